@@ -196,6 +196,7 @@ pub mod control;
 mod deadline;
 pub mod disk_registry;
 pub mod error;
+mod full_watch;
 mod handover;
 pub mod inherited_fds;
 pub mod keeper;

@@ -35,6 +35,11 @@ impl StopSignal {
         Ok(Self { event: Arc::new(eventfd(0, flags)?) })
     }
 
+    /// Returns whether both are clones of one signal.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.event, &other.event)
+    }
+
     /// Gives the signal: every present and future wait ends.
     pub fn stop(&self) {
         // Fails only if the counter is full, and a full counter is readable too.

@@ -145,6 +145,7 @@ impl FileChannel {
     }
 
     fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
+        self.shared.end_waits(u64::from(file_request.is_waiting));
         let buffers = match file_request.io_method {
             IoMethod::Bounced { guest, bounce } => {
                 self.pool.put(bounce);
@@ -222,14 +223,14 @@ impl FileChannel {
         }
     }
 
-    fn stall(&mut self, context: &mut Context<'_>, file_request: FileRequest) {
+    fn stall(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         if self.on_full == OnFull::Error || self.draining {
             return self.finish(file_request, Err(IoError::Full));
         }
-        if self.stalled.is_empty() {
-            tracing::warn!("storage is full: writes wait until there is room");
+        if !file_request.is_waiting {
+            file_request.is_waiting = true;
+            self.shared.begin_wait();
         }
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         self.stalled.push_back(file_request);
         self.set_timer(context);
     }
@@ -244,7 +245,6 @@ impl FileChannel {
     /// Restarts all requests that wait for space.
     fn retry(&mut self, context: &mut Context<'_>) {
         for file_request in std::mem::take(&mut self.stalled) {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.start(context, file_request);
         }
     }
@@ -269,7 +269,11 @@ impl Channel for FileChannel {
             }
         };
         let Request { kind, offset, len, buffers, tag } = request;
-        self.start(context, FileRequest { tag, kind, offset, left: len, buffers, io_method });
+        let (left, is_waiting) = (len, false);
+        self.start(
+            context,
+            FileRequest { tag, kind, offset, left, buffers, io_method, is_waiting },
+        );
         SubmitOutcome::Pending
     }
 
@@ -290,7 +294,6 @@ impl Channel for FileChannel {
     fn fail_stalled(&mut self, _: &mut Context<'_>) {
         self.draining = true;
         for file_request in std::mem::take(&mut self.stalled) {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.finish(file_request, Err(IoError::Full));
         }
     }
@@ -298,7 +301,6 @@ impl Channel for FileChannel {
     fn abandon(&mut self) {
         self.abandoned = true;
         let stalled = std::mem::take(&mut self.stalled);
-        self.shared.waiting.fetch_sub(stalled.len() as u64, Ordering::Relaxed);
         for file_request in stalled.into_iter().chain(std::mem::take(&mut self.starved)) {
             self.finish(file_request, CANCELED);
         }
@@ -307,7 +309,8 @@ impl Channel for FileChannel {
 
 impl Drop for FileChannel {
     fn drop(&mut self) {
-        let waiting = self.stalled.len() as u64;
-        self.shared.waiting.fetch_sub(waiting, Ordering::Relaxed);
+        let in_kernel = self.file_request.iter().flatten();
+        let all = in_kernel.chain(&self.stalled).chain(&self.starved);
+        self.shared.end_waits(all.filter(|one| one.is_waiting).count() as u64);
     }
 }

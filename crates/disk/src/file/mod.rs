@@ -11,7 +11,7 @@ mod request;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use reactor::Context;
 use rustix::fs::{fdatasync, ftruncate};
@@ -53,14 +53,40 @@ pub struct FileOptions {
 /// State shared by the channels of one disk. Written only when something unusual happens.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Number of requests that wait for space.
-    pub(crate) waiting: AtomicU64,
+    /// Number of requests that wait for space. One that is tried again still counts, until it
+    /// succeeds or fails.
+    waiting: AtomicU64,
+    /// Eventfd that is signalled when the first request begins to wait, and when the last one ends.
+    full_signal: OnceLock<Arc<OwnedFd>>,
     /// Whether the file system lacks PUNCH_HOLE, and whether it lacks ZERO_RANGE.
     pub(crate) no_punch: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     /// True once a flush has failed. The kernel reports a failed flush once and forgets the data
     /// that it could not write, so every later flush on any queue must fail too.
     pub(crate) lost: AtomicBool,
+}
+
+impl Shared {
+    /// Counts a request that begins to wait for space.
+    pub(crate) fn begin_wait(&self) {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.signal_full();
+        }
+    }
+
+    /// Counts requests that no longer wait.
+    pub(crate) fn end_waits(&self, requests: u64) {
+        if requests > 0 && self.waiting.fetch_sub(requests, Ordering::Relaxed) == requests {
+            self.signal_full();
+        }
+    }
+
+    fn signal_full(&self) {
+        if let Some(eventfd) = self.full_signal.get() {
+            // A full counter has signalled already.
+            let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+        }
+    }
 }
 
 /// Disk in a raw image file or on a block device.
@@ -132,6 +158,12 @@ impl FileDisk {
     pub fn fenced(mut self, byte: u64) -> Self {
         self.fence = Some(Mutex::new(Fence::new(byte)));
         self
+    }
+
+    /// Signals this eventfd whenever [`Disk::stalled`] becomes or ceases to be 0. It must not block:
+    /// reactor threads write to it. Only the first call has an effect.
+    pub fn signal_full(&self, eventfd: Arc<OwnedFd>) {
+        let _ = self.shared.full_signal.set(eventfd);
     }
 
     fn fence(&self) -> Option<MutexGuard<'_, Fence>> {

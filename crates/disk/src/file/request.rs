@@ -53,6 +53,8 @@ pub(crate) struct FileRequest {
     /// Buffers between two steps.
     pub(crate) buffers: Buffers,
     pub(crate) io_method: IoMethod,
+    /// True if the request counts as one that waits for space.
+    pub(crate) is_waiting: bool,
 }
 
 /// Result of a step.
@@ -179,8 +181,15 @@ mod tests {
 
     fn step(io_method: IoMethod, kind: RequestKind, errno: Errno) -> StepOutcome {
         let buffers = Buffers::default();
-        let mut file_request =
-            FileRequest { tag: 0, kind, offset: 0, left: 4096, buffers, io_method };
+        let mut file_request = FileRequest {
+            tag: 0,
+            kind,
+            offset: 0,
+            left: 4096,
+            buffers,
+            io_method,
+            is_waiting: false,
+        };
         file_request.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
     }
 

@@ -11,6 +11,7 @@ use disk::conformance::{self, Client};
 use disk::{
     Disk, DiskError, FileDisk, FileOptions, IoError, MemoryDisk, NullDisk, OnFull, RequestKind,
 };
+use rustix::event::{EventfdFlags, eventfd};
 
 const SIZE: u64 = 8 << 20;
 
@@ -235,15 +236,26 @@ fn full_storage_makes_writes_wait_until_there_is_room() {
     let path = image(small.dir.path(), SIZE);
     let ballast = small.dir.path().join("ballast");
     std::fs::write(&ballast, vec![1; 1536 << 10]).unwrap();
-    let disk = open(options(&path));
+    let file = FileDisk::open(options(&path)).unwrap();
+    let signal = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    file.signal_full(signal.clone());
+    let signals = || {
+        let mut count = [0; 8];
+        let read = rustix::io::read(&signal, &mut count);
+        read.map_or(0, |_| u64::from_ne_bytes(count))
+    };
+    let disk: Arc<dyn Disk> = Arc::new(file);
     let client = Client::new(&disk);
     let kind = RequestKind::Write { durable: false };
     let sent = client.send(kind, 0, 1 << 20, vec![9; 1 << 20], 0);
     assert!(sent.still_waits(Duration::from_millis(300)));
-    assert_eq!(disk.stalled(), 1);
+    assert_eq!((disk.stalled(), signals()), (1, 1));
+    // Attempts in vain are no news.
+    assert!(sent.still_waits(Duration::from_millis(1200)));
+    assert_eq!((disk.stalled(), signals()), (1, 0));
     std::fs::remove_file(&ballast).unwrap();
     assert_eq!(sent.wait().0, Ok(()));
-    assert_eq!(disk.stalled(), 0);
+    assert_eq!((disk.stalled(), signals()), (0, 1));
     let mut back = vec![0; 1 << 20];
     std::fs::File::open(&path).unwrap().read_exact_at(&mut back, 0).unwrap();
     assert!(back.iter().all(|byte| *byte == 9));

@@ -1,6 +1,6 @@
 //! Dispatch of a request line to its reply.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use model::report::Stats;
@@ -31,6 +31,8 @@ pub(crate) enum AfterReply {
 pub(crate) struct CallContext<'a> {
     /// True if the caller has the same user ID as this process.
     pub(crate) is_us: bool,
+    /// Connection of the caller.
+    pub(crate) stream: BorrowedFd<'a>,
     /// Signal that ends the process.
     pub(crate) end: &'a StopSignal,
     /// Server that accepts callers.
@@ -54,6 +56,10 @@ pub(crate) fn answer(
             after = AfterReply::Give(link);
             value
         }),
+        Ok(Call::DiskWaitFull(full)) => {
+            let reply = disk_registry.wait_full(full.known.as_ref(), call_context.stream);
+            reply.and_then(value)
+        }
         call => call.and_then(|call| carry_out(call_context.server, disk_registry, call)),
     };
     let after = if outcome.is_ok() { after } else { AfterReply::GoOn };
@@ -159,8 +165,8 @@ fn carry_out(
             disk_registry.shut_down();
             Ok(Value::Object(Default::default()))
         }
-        // The caller handles this call: its reply carries a descriptor.
-        Call::KeeperAdopt => Ok(Value::Null),
+        // The caller handles these calls: they need its connection.
+        Call::KeeperAdopt | Call::DiskWaitFull(_) => Ok(Value::Null),
     }
 }
 

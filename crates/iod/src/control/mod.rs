@@ -215,8 +215,8 @@ impl ControlServer {
     fn serve(&self, key: u64, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         let peer = sockopt::socket_peercred(stream)?;
-        let call_context =
-            CallContext { is_us: peer.uid == geteuid(), end: &self.end, server: self };
+        let (is_us, stream_fd) = (peer.uid == geteuid(), stream.as_fd());
+        let call_context = CallContext { is_us, stream: stream_fd, end: &self.end, server: self };
         loop {
             let line = match lines::read(&mut reader, MAX_LINE_BYTES)? {
                 Line::Whole(line) => line,

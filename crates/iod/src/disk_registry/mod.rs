@@ -16,14 +16,16 @@ mod tests;
 mod upgrade;
 mod verbs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use model::report::{DiskState, Stats};
-use model::rpc::{DiskReply, RpcError, code};
+use model::rpc::{DiskReply, FullReply, RpcError, code};
 use model::spec::PollSpec;
 
+use crate::error::failed;
 use crate::keeper_client::KeeperClient;
 use crate::lifecycle::{Phase, VerbRefused};
 use crate::metrics::{Source, page};
@@ -185,6 +187,24 @@ impl DiskRegistry {
         stats.start = self.keeper_client.start_info();
         stats.poll_defaults = Some(defaults);
         Ok(stats)
+    }
+
+    /// Returns the disks that wait for space, as soon as they differ from `known` or the caller hangs
+    /// up.
+    ///
+    /// # Errors
+    /// The process ends, or another one serves the disks now.
+    pub(crate) fn wait_full(
+        &self,
+        known: Option<&BTreeSet<String>>,
+        caller: BorrowedFd<'_>,
+    ) -> Result<FullReply, RpcError> {
+        let disks = self.pool.full_watch().wait_full(known, caller).map_err(failed)?;
+        let state = self.disks();
+        if state.closing || state.handed_over {
+            return Err(wrong_state("this process no longer serves the disks; connect again"));
+        }
+        Ok(FullReply { disks })
     }
 
     /// Returns all statistics in the OpenMetrics text format.

@@ -78,6 +78,7 @@ impl DiskRegistry {
     /// Records that another process serves all devices.
     pub(crate) fn handed_over(&self) {
         self.disks().handed_over = true;
+        self.pool.full_watch().close();
         self.ended.notify_all();
     }
 
@@ -91,6 +92,7 @@ impl DiskRegistry {
     pub fn begin_end(&self) -> bool {
         let mut disks = self.disks();
         disks.closing = true;
+        self.pool.full_watch().close();
         self.nics.begin_end();
         while disks.upgrading && !disks.handed_over {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);

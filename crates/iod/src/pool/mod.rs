@@ -24,6 +24,7 @@ use reactor::{Handle, OwnerId, Reactor};
 
 use self::load::ReactorLoads;
 pub use self::size::PoolSize;
+use crate::full_watch::FullWatch;
 use crate::trials::Trials;
 
 /// Reactors and the queues on them. Dropping the pool ends its reactors.
@@ -34,6 +35,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     /// Trials of the disks' requests, if the process must suspect some.
     trials: Option<Trials>,
+    full_watch: Arc<FullWatch>,
 }
 
 /// State that the pool shares with the balancer and with every lease.
@@ -128,7 +130,7 @@ impl Pool {
         if reactors.len() > 1 {
             balance::start(&shared)?;
         }
-        Ok(Self { reactors, size, shared, trials: None })
+        Ok(Self { reactors, size, shared, trials: None, full_watch: FullWatch::start()? })
     }
 
     /// Sets the trials of the rings of disks.
@@ -140,6 +142,11 @@ impl Pool {
     /// Returns the trials of the rings of disks, if the process must suspect requests.
     pub(crate) fn trials(&self) -> Option<&Trials> {
         self.trials.as_ref()
+    }
+
+    /// Returns the watch over full storage, which all disks of the process share.
+    pub(crate) fn full_watch(&self) -> &FullWatch {
+        &self.full_watch
     }
 
     /// Returns the number of reactors and its reason.
@@ -203,6 +210,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         lock(&self.shared.placements).over = true;
         self.shared.noted.notify_all();
+        self.full_watch.end();
     }
 }
 

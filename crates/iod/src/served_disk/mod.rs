@@ -129,6 +129,9 @@ impl ServedDisk {
     ) -> Result<Arc<Self>, ServedDiskError> {
         let Opened { disk, memory, image, identity } = opened;
         let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
+        if let Some(image) = &image {
+            pool.full_watch().add(&spec.id, backend_text(&spec), image);
+        }
         let options = DeviceOptions {
             id: spec.id.clone(),
             queues: spec.queues,

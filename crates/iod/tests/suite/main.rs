@@ -14,6 +14,7 @@ mod descriptors;
 mod export_storage;
 mod exports;
 mod fence;
+mod full;
 mod handover;
 mod idle;
 mod images;

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    Detach, DiskRef, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport,
-    Upgrade, code,
+    Detach, DiskRef, KnownFull, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery,
+    Unexport, Upgrade, code,
 };
 use crate::export::ExportSpec;
 use crate::nic::{NicSpec, UplinkSpec};
@@ -37,6 +37,8 @@ pub enum Call {
     DiskCaps(SetCaps),
     /// `disk.poll`: change polling settings.
     DiskPoll(SetPoll),
+    /// `disk.wait_full`: wait until other disks than those in `known` wait for space.
+    DiskWaitFull(KnownFull),
     /// `poll.defaults`: change the default polling settings of disks and NICs. Absent fields stay;
     /// `null` restores the value of the command line.
     PollDefaults(PollChange),
@@ -64,7 +66,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 22] = [
+pub const METHODS: [&str; 23] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -76,6 +78,7 @@ pub const METHODS: [&str; 22] = [
     "disk.resize",
     "disk.caps",
     "disk.poll",
+    "disk.wait_full",
     "poll.defaults",
     "nic.attach",
     "nic.detach",
@@ -121,6 +124,7 @@ impl Call {
                 Ok(Self::DiskCaps(set))
             }
             "disk.poll" => Ok(Self::DiskPoll(typed(params)?)),
+            "disk.wait_full" => Ok(Self::DiskWaitFull(typed(params)?)),
             "poll.defaults" => Ok(Self::PollDefaults(typed(params)?)),
             "nic.attach" => {
                 let spec: NicSpec = typed(params)?;

@@ -11,10 +11,11 @@ use serde_json::Value;
 
 pub use call::{Call, METHODS};
 pub use params::{
-    Detach, DiskRef, NicRef, Resize, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
+    Detach, DiskRef, KnownFull, NicRef, Resize, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport,
+    Upgrade,
 };
 pub use replies::{
-    Adopted, DiskReply, ExportReply, MetricsReply, NicReply, StatsReply, UpgradeReply,
+    Adopted, DiskReply, ExportReply, FullReply, MetricsReply, NicReply, StatsReply, UpgradeReply,
 };
 
 /// Longest line that either side accepts, in bytes. A `stats` reply with 1,000 disks fits.

@@ -1,5 +1,6 @@
 //! Parameters of calls that are not a specification.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::de::Error;
@@ -74,6 +75,16 @@ pub struct SetLimits {
     /// All new limits; an absent limit is removed.
     #[serde(default)]
     pub limits: NicLimits,
+}
+
+/// Parameters of `disk.wait_full`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownFull {
+    /// Ids of the disks of which the caller knows that they wait for space. When absent, the call is
+    /// answered at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<BTreeSet<String>>,
 }
 
 /// Parameters of `upgrade`.

@@ -1,5 +1,7 @@
 //! Results of calls.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::report::{DiskState, Geometry, Stats};
@@ -40,6 +42,13 @@ pub struct Adopted {
     /// Exit of the last dead worker.
     #[serde(default)]
     pub last_exit: Option<String>,
+}
+
+/// Result of `disk.wait_full`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FullReply {
+    /// Ids of the disks with requests that wait because the storage is full.
+    pub disks: BTreeSet<String>,
 }
 
 /// Result of `metrics`.
