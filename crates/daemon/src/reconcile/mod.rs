@@ -10,6 +10,8 @@
 //! Pending ops of a former daemon are finished first (`records::pending_ops`). A requested end is
 //! not a crash.
 //!
+//! Disks whose storage is full are recorded and reported.
+//!
 //! Addresses that a guest uses on its networks are recorded where no agent reports them.
 //!
 //! A guest exit triggers the configured action ([`model::vm::exits`]), which queues with the other
@@ -19,6 +21,7 @@
 //! [`Machines::discover`]: toolstack::machines::Machines::discover
 
 mod autostart;
+pub(crate) mod full_storage;
 mod guest_exit;
 mod guest_metrics;
 mod guest_poller;
@@ -81,6 +84,12 @@ pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) 
     let guests = Arc::new(GuestPoller::default());
     if let Some(events) = app.drivers.hv.events() {
         tokio::spawn(follow(app.clone(), guests.clone(), events));
+    }
+    if !same_boot {
+        full_storage::forget(app);
+    }
+    if let Some(full_disks) = app.drivers.io.full_disks() {
+        tokio::spawn(full_storage::follow(app.clone(), full_disks));
     }
     if let Some(claims) = app.drivers.net.claims() {
         tokio::spawn(follow_claims(app.clone(), guests, claims));

@@ -6,6 +6,7 @@ mod config;
 mod daemon_killed;
 mod devices;
 mod disk_settings;
+mod full_storage;
 mod guest_exits;
 mod guest_metrics;
 mod host_nics;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use model::id::{SrId, VifId};
 use model::nic::{Locked, NicLimits};
+use tokio::sync::mpsc;
 
 use super::HostMemory;
 use crate::boxed_future::BoxFuture;
 use crate::hv::Hypervisor;
 use crate::net::Net;
-use crate::ringway_io::{Datapath, DatapathError, Switch};
+use crate::ringway_io::{Datapath, DatapathError, FullDisks, Switch};
 use crate::sr::SrDriver;
 
 /// Provider of each SR's datapath. The first attach starts it, and the unplug of the SR's PBD ends
@@ -20,6 +21,9 @@ pub trait DatapathProvider: std::fmt::Debug + Send + Sync {
     fn of(&self, sr: SrId) -> BoxFuture<'_, Result<Arc<dyn Datapath>, DatapathError>>;
     /// Ends the datapath of this SR with all disks that it still serves.
     fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>>;
+    /// Returns the receiver of the disks of each SR that wait because its storage is full: the present
+    /// ones of a found process, then after each change. Only the first caller gets it.
+    fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>>;
 }
 
 /// Returns the addresses assigned to an interface, if its limits permit no others.

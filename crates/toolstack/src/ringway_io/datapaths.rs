@@ -1,11 +1,13 @@
 //! [`DatapathProvider`] with a `ringway-io` for each SR.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::id::SrId;
+use tokio::sync::mpsc;
 
+use super::full_follower::FullDisks;
 use super::served_devices::DatapathOwner;
 use super::sr_datapath::SrDatapath;
 use super::supervisor::{IoLaunch, Supervisor};
@@ -13,19 +15,29 @@ use super::{Datapath, DatapathError};
 use crate::boxed_future::BoxFuture;
 use crate::machines::{self, DatapathProvider};
 
+/// Most changes that wait for the receiver. Beyond that, followers wait.
+const FULL_DISKS_MAX: usize = 64;
+
 /// Datapaths of all SRs.
 #[derive(Debug)]
 pub struct IoDatapaths {
     run: PathBuf,
     launch: Arc<IoLaunch>,
     by_sr: Mutex<BTreeMap<SrId, SrDatapath>>,
+    full_disks: (mpsc::Sender<FullDisks>, Mutex<Option<mpsc::Receiver<FullDisks>>>),
 }
 
 impl IoDatapaths {
     /// Creates the provider. Sockets are in subdirectories of `run`. Running processes are
     /// discovered on the first query.
     pub fn new(run: &Path, launch: IoLaunch) -> Self {
-        Self { run: run.into(), launch: Arc::new(launch), by_sr: Mutex::default() }
+        let (sender, receiver) = mpsc::channel(FULL_DISKS_MAX);
+        Self {
+            run: run.into(),
+            launch: Arc::new(launch),
+            by_sr: Mutex::default(),
+            full_disks: (sender, Mutex::new(Some(receiver))),
+        }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<SrId, SrDatapath>> {
@@ -42,6 +54,7 @@ impl IoDatapaths {
         let supervisor =
             Supervisor::new(DatapathOwner::Sr(sr), folder.clone(), Arc::clone(&self.launch));
         let supervisor = supervisor.map_err(|source| DatapathError::Folder { folder, source })?;
+        let _ = supervisor.full_disks.set(self.full_disks.0.clone());
         let sr_datapath = SrDatapath::new(supervisor);
         by_sr.insert(sr, sr_datapath.clone());
         Ok(sr_datapath)
@@ -57,7 +70,13 @@ impl DatapathProvider for IoDatapaths {
         Box::pin(async move {
             self.served(sr)?.end().await?;
             self.all().remove(&sr);
+            // With many unread changes, the list of the SR is corrected when it serves again.
+            let _ = self.full_disks.0.try_send(FullDisks { sr, disks: BTreeSet::new() });
             Ok(())
         })
+    }
+
+    fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {
+        self.full_disks.1.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -104,6 +104,12 @@ impl RpcConnection {
         }
     }
 
+    /// Waits until the other side closes the connection. Skips what it sends meanwhile.
+    pub(super) async fn closed(&mut self) {
+        while self.lines.next_text().await.is_ok() {}
+        self.broken = true;
+    }
+
     /// Returns whether the connection is open and not in the middle of a line.
     pub(super) fn is_usable(&self) -> bool {
         !self.broken && !self.writing

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use model::id::SrId;
 use model::nic::{NicSpec, UplinkSpec};
@@ -11,6 +12,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::full_follower;
+use super::supervisor::Supervisor;
 use crate::cgroup::Leaf;
 
 /// Owner of a `ringway-io`.
@@ -61,6 +64,9 @@ pub(super) trait ServedDevice:
 
     /// Returns the ids of the served devices.
     fn served(stats: &Stats) -> BTreeSet<String>;
+
+    /// Called when a supervisor begins to watch the keeper with this process id.
+    fn watch_begins(_supervisor: &Arc<Supervisor<Self>>, _pid: u32) {}
 }
 
 impl ServedDevice for DiskSpec {
@@ -77,6 +83,15 @@ impl ServedDevice for DiskSpec {
 
     fn served(stats: &Stats) -> BTreeSet<String> {
         stats.disks.iter().map(|disk| disk.id.clone()).collect()
+    }
+
+    fn watch_begins(supervisor: &Arc<Supervisor<Self>>, pid: u32) {
+        if let DatapathOwner::Sr(sr) = supervisor.owner
+            && let Some(out) = supervisor.full_disks.get()
+        {
+            let weak = Arc::downgrade(supervisor);
+            tokio::spawn(full_follower::follow(weak, (sr, pid), out.clone()));
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use model::report::{
 };
 use model::rpc::{DiskReply, RpcError, code};
 use model::spec::{Backend, Caps, DiskSpec, PollSpec};
+use tokio::sync::mpsc;
 
-use super::{Datapath, DatapathError, Switch};
+use super::{Datapath, DatapathError, FullDisks, Switch};
 use crate::boxed_future::BoxFuture;
 use crate::machines::DatapathProvider;
 use crate::sim::{Call, CallKind, Disk, Domain, Port, Sim, State, vdi_of};
@@ -35,6 +36,10 @@ impl DatapathProvider for SimPaths {
             ended.iter().for_each(|id| state.keep_disk(id));
             Ok(())
         })
+    }
+
+    fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {
+        self.0.take_full_disks()
     }
 }
 

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use model::id::{Domid, VbdId, VifId, VmId};
+use model::id::{Domid, SrId, VbdId, VifId, VmId};
 use model::plan::RunState;
 use model::vm::exits::DomainExit;
 use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
@@ -38,6 +38,7 @@ use crate::hv::sim::SimHv;
 use crate::hv::{DomainEvent, GuestInfo};
 use crate::machines::{Drivers, HostBytes, HostMemory};
 use crate::net::sim::SimNet;
+use crate::ringway_io::FullDisks;
 use crate::ringway_io::sim::{SimPaths, SimSwitch};
 use crate::sr::delay::DelayedDriver;
 use crate::sr::sim::SimSr;
@@ -60,6 +61,7 @@ pub struct Sim {
     monitors: Mutex<HashMap<VmId, Arc<Monitor<()>>>>,
     events: Mutex<EventChannel<DomainEvent>>,
     claims: Mutex<EventChannel<VifId>>,
+    full_disks: Mutex<EventChannel<FullDisks>>,
 }
 
 /// Sender of events, and the receiver until the first caller takes it.
@@ -68,6 +70,17 @@ type EventChannel<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
 fn event_channel<T>() -> Mutex<EventChannel<T>> {
     let (sender, receiver) = mpsc::channel(EVENTS);
     Mutex::new((sender, Some(receiver)))
+}
+
+/// Returns the receiver; `None` while another one exists. An earlier one may have been dropped with
+/// its daemon.
+fn take_receiver<T>(channel: &Mutex<EventChannel<T>>) -> Option<mpsc::Receiver<T>> {
+    let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+    if channel.0.is_closed() {
+        let (sender, receiver) = mpsc::channel(EVENTS);
+        *channel = (sender, Some(receiver));
+    }
+    channel.1.take()
 }
 
 /// Creates the drivers of a simulated host. Its SR types are `dir` and `sim`. An SR of type `sim`
@@ -106,6 +119,7 @@ impl Default for Sim {
             monitors: Mutex::default(),
             events: event_channel(),
             claims: event_channel(),
+            full_disks: event_channel(),
         }
     }
 }
@@ -202,6 +216,13 @@ impl Sim {
         self.state().agents.insert(vm, guest_info);
     }
 
+    /// Reports that the storage of these disks of an SR is full, and that of its others is not.
+    pub fn full_disks(&self, sr: SrId, disks: &[VbdId]) {
+        let disks = disks.iter().copied().collect();
+        let full_disks = self.full_disks.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = full_disks.0.try_send(FullDisks { sr, disks });
+    }
+
     /// Lets the agent of a guest report file systems that are mounted from this disk.
     pub fn mounts(&self, vbd: VbdId, points: &[&str]) {
         let points = points.iter().map(|point| (*point).to_owned()).collect();
@@ -228,15 +249,13 @@ impl Sim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the receiver of events from now on; `None` while another receiver exists. The
-    /// earlier one may have been dropped with its daemon.
+    /// Returns the receiver of events from now on.
     pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.0.is_closed() {
-            let (sender, receiver) = mpsc::channel(EVENTS);
-            *events = (sender, Some(receiver));
-        }
-        events.1.take()
+        take_receiver(&self.events)
+    }
+
+    pub(crate) fn take_full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {
+        take_receiver(&self.full_disks)
     }
 
     pub(crate) fn take_claims(&self) -> Option<mpsc::Receiver<VifId>> {

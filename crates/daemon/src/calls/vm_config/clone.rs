@@ -9,6 +9,7 @@ use crate::calls::vif;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Args, CallResult, Ctx};
 use crate::ops::pending_op::OWED;
+use crate::reconcile::full_storage;
 use crate::records::fields::{reference, references, text};
 
 /// Fields that a clone does not inherit.
@@ -30,7 +31,7 @@ const OWN: [vm::Field; 15] = [
     vm::Field::generation_id,
 ];
 /// Keys in `other_config` that a clone does not inherit.
-const OWN_CONFIG: [&str; 3] = ["default_template", MAC_SEED, OWED];
+const OWN_CONFIG: [&str; 4] = ["default_template", MAC_SEED, OWED, full_storage::KEY];
 /// Fields of a VBD that a clone inherits.
 const OF_DEVICE: [vbd::Field; 11] = [
     vbd::Field::VDI,

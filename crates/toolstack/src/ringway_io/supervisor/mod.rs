@@ -17,16 +17,18 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use model::report::Stats;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::connection_pool::ConnectionPool;
+use super::full_follower::FullDisks;
 use super::served_devices::{DatapathOwner, ServedDevice};
 use super::spec_store::SpecStore;
 use super::{CALL_DEADLINE, DatapathError, RpcConnection};
@@ -41,7 +43,9 @@ const END_DEADLINE: Duration = Duration::from_secs(40);
 /// Supervisor of one `ringway-io`.
 #[derive(Debug)]
 pub(super) struct Supervisor<T> {
-    owner: DatapathOwner,
+    pub(super) owner: DatapathOwner,
+    /// Receiver of the disks that wait for space. Without it they are not followed.
+    pub(super) full_disks: OnceLock<mpsc::Sender<FullDisks>>,
     launch: Arc<IoLaunch>,
     folder: PathBuf,
     control: PathBuf,
@@ -80,6 +84,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let (keyed_locks, insists) = (KeyedLocks::default(), AtomicBool::new(false));
         Ok(Arc::new(Self {
             owner,
+            full_disks: OnceLock::new(),
             launch,
             folder,
             control,
@@ -169,6 +174,11 @@ impl<T: ServedDevice> Supervisor<T> {
     fn watching(&self) -> MutexGuard<'_, WatchedProcess> {
         // The value is one word, so it is always consistent.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the control socket if the watched keeper has this process id.
+    pub(super) fn control_of(&self, pid: u32) -> Option<PathBuf> {
+        (self.watched() == WatchedProcess::Keeper(pid)).then(|| self.control.clone())
     }
 
     fn watched(&self) -> WatchedProcess {

@@ -31,6 +31,7 @@ impl<T: ServedDevice> Supervisor<T> {
     pub(super) fn watch(self: &Arc<Self>, pid: u32, ended: AsyncFd<OwnedFd>) {
         let before = std::mem::replace(&mut *self.watching(), WatchedProcess::Keeper(pid));
         if before != WatchedProcess::Keeper(pid) {
+            T::watch_begins(self, pid);
             let supervisor = Arc::downgrade(self);
             tokio::spawn(async move {
                 // The wait fails only when the runtime shuts down.

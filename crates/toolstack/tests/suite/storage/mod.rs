@@ -6,6 +6,7 @@ mod datapath;
 mod deaths;
 mod dir;
 mod full;
+mod full_disks;
 mod host;
 mod hung;
 mod worker;
