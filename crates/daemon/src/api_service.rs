@@ -18,6 +18,7 @@ use crate::dispatch::{dispatch, text};
 use crate::http::{ApiHandler, ConsoleError, ConsoleRequest};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
+use crate::reconcile::full_storage;
 use crate::sessions::ConnectionSession;
 use crate::tasks;
 
@@ -91,6 +92,7 @@ impl ApiHandler for ApiService {
         self.metrics.sessions.set(app.sessions.count() as i64);
         self.metrics.pending.set(app.call_limiter.taken() as i64);
         app.db.read(|view| {
+            self.metrics.full_disks.set(full_storage::count(view) as i64);
             for class in classes() {
                 self.metrics.records(class.name, view.count(class));
             }

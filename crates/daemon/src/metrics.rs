@@ -29,6 +29,8 @@ pub struct Metrics {
     pub(crate) sessions: Gauge,
     /// Number of long calls under way.
     pub(crate) pending: Gauge,
+    /// Number of disks that wait because their storage is full.
+    pub(crate) full_disks: Gauge,
     records: Family<Labels, Gauge>,
 }
 
@@ -44,9 +46,12 @@ impl Default for Metrics {
         registry.register("sessions", "Sessions", sessions.clone());
         let pending = Gauge::default();
         registry.register("pending_calls", "Calls that take a while", pending.clone());
+        let full_disks = Gauge::default();
+        let help = "Disks with writes that wait because the storage is full";
+        registry.register("full_disks", help, full_disks.clone());
         let records = Family::default();
         registry.register("records", "Records, by class", records.clone());
-        Self { registry, calls, took, sessions, pending, records }
+        Self { registry, calls, took, sessions, pending, full_disks, records }
     }
 }
 

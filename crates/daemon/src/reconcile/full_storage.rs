@@ -44,6 +44,12 @@ pub(super) fn forget(app: &AppState) {
     }
 }
 
+/// Returns the number of disks that wait.
+pub(crate) fn count(view: &View<'_>) -> usize {
+    let places = view.all(&sr::CLASS).map(Object::reference);
+    places.map(|place| listed(view, place, sr::Field::other_config).len()).sum()
+}
+
 fn note(app: &AppState, full_disks: &FullDisks) {
     let now = app.clock.date();
     let noted = app.db.write_observed(|tx| record(tx, full_disks, now));

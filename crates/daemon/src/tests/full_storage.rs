@@ -69,6 +69,8 @@ async fn full_storage_is_told_once_with_names_and_listed_while_it_lasts() {
     // A second disk is an onset of its own, and that of the first is not repeated.
     told(&sim_host, &[full, also]).await;
     assert_eq!(bodies(&sim_host).len(), 2);
+    let count = sim_host.test_app.app.db.read(reconcile::full_storage::count);
+    assert_eq!(count, 2);
     let second_list = Some(Value::Str(also.to_string()));
     assert_eq!(listed(&sim_host, &other, vm::Field::other_config), second_list);
 

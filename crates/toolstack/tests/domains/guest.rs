@@ -141,8 +141,11 @@ async fn leaves_unseen(world: &World) {
     timeout(PATIENCE, left).await.expect("the guest does not let go of it");
 }
 
-/// Mounts a file system of the second disk, which is behind a bridge.
+/// Waits until the guest has the second disk, which is behind a bridge, and mounts a file system
+/// of it.
 async fn mounted(world: &World, shell: &mut Shell) {
+    shell.say("until disk vbd040-test 2>/dev/null; do :; done; echo has''it").await;
+    shell.wait_for("hasit").await;
     let of = async |number| world.hv.mounts(machine(), vbd(number)).await.unwrap();
     assert_eq!(of(40).await, [""; 0]);
     let made = "d=$(disk vbd040-test); mkfs.ext4 -q -O ^has_journal $d; mkdir /tmp/m";
@@ -195,8 +198,6 @@ pub(super) async fn lives() {
     let other = world.image("second", b"");
     let second = world.disk(40, &other).await;
     world.hv.plug_disk(machine(), &second).await.unwrap();
-    shell.say("until disk vbd040-test 2>/dev/null; do :; done; echo has''it").await;
-    shell.wait_for("hasit").await;
     mounted(&world, &mut shell).await;
     world.restart();
     let domain_info = world.hv.find(machine()).await.unwrap().unwrap();

@@ -33,7 +33,7 @@ fn an_attach_that_is_cut_off_before_its_socket_is_held_leaves_no_files() {
         PreservedEntry::read(what, fds).unwrap().1.data
     });
     first.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
-    first.detach("d").unwrap();
+    first.detach("d", true).unwrap();
     let data = keeper.join().unwrap();
     // Files that exist when the worker dies in between.
     Listener::bind(&socket, &Access::default()).unwrap().close_keep_files();

@@ -105,7 +105,7 @@ fn held_again(folder: &Path, record: Value) -> Value {
     disk_registry.restore();
     let again = answer(&keeper, None).unwrap();
     let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
-    while disk_registry.detach("d").is_err() {
+    while disk_registry.detach("d", true).is_err() {
         // A thread restores the disk and does not notify this test, so poll.
         std::thread::yield_now();
     }
