@@ -3,8 +3,8 @@
 mod connection_pool;
 mod datapath;
 mod datapaths;
-mod host_sockets;
 mod full_follower;
+mod host_sockets;
 mod params;
 mod process;
 mod rpc_client;
@@ -18,8 +18,8 @@ mod switch;
 
 pub use datapath::Datapath;
 pub use datapaths::IoDatapaths;
-pub use host_sockets::{HostSockets, USUAL_CONTROL};
 pub use full_follower::FullDisks;
+pub use host_sockets::{HostSockets, USUAL_CONTROL};
 pub use params::params;
 pub use process::IoProcess;
 pub use rpc_connection::{ATTACH_DEADLINE, CALL_DEADLINE, RpcConnection};
