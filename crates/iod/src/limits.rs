@@ -9,6 +9,8 @@ const PER_QUEUE: u64 = 3;
 /// stop signals, image, the image's lock and duplicates. It includes guest memory files (rarely
 /// more than eight), the in-flight region, and descriptors of a message being received.
 const PER_DISK: u64 = 60;
+/// Descriptors of guest memory that [`PER_DISK`] and [`PER_NIC`] include.
+pub const MEMORY_FILES: u64 = 8;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
 
@@ -66,10 +68,10 @@ pub fn of_uplink(queues: usize) -> u64 {
 }
 
 /// Returns the number of open files of the process and its disks. `queues` has the queue count of
-/// each disk, and `exported` the files of their exports.
-pub fn of_disks(queues: impl IntoIterator<Item = u16>, exported: u64) -> u64 {
+/// each disk, and `others` the files of all else.
+pub fn of_disks(queues: impl IntoIterator<Item = u16>, others: u64) -> u64 {
     let disks = queues.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
-    disks.saturating_add(exported)
+    disks.saturating_add(others)
 }
 
 /// Error: the limit of open files is too low for one more NIC.
@@ -98,18 +100,12 @@ fn need(queues: u16) -> u64 {
     PER_DISK + u64::from(queues) * PER_QUEUE
 }
 
-/// Checks that `limit` allows one more disk with `queues` queues. `others` has the queue count of
-/// each other disk, and `exported` the files of their exports.
+/// Checks that `limit` allows one more disk with `queues` queues while the process and its other
+/// devices use `taken` files.
 ///
 /// # Errors
 /// [`TooFewFiles`].
-pub fn check_open_files(
-    limit: u64,
-    others: impl IntoIterator<Item = u16>,
-    exported: u64,
-    queues: u16,
-) -> Result<(), TooFewFiles> {
-    let taken = of_disks(others, exported);
+pub fn check_open_files(limit: u64, taken: u64, queues: u16) -> Result<(), TooFewFiles> {
     let (need, left) = (need(queues), limit.saturating_sub(taken));
     if need <= left { Ok(()) } else { Err(TooFewFiles { queues, need, left, limit }) }
 }
@@ -127,19 +123,12 @@ pub struct TooFewForExport {
     limit: u64,
 }
 
-/// Checks that `limit` allows one more export. `queues` has the queue count of each disk, and
-/// `exported` the files of their exports.
+/// Checks that `limit` allows one more export while the process and its devices use `taken` files.
 ///
 /// # Errors
 /// [`TooFewForExport`].
-pub fn check_connections(
-    limit: u64,
-    queues: impl IntoIterator<Item = u16>,
-    exported: u64,
-    connections: u16,
-) -> Result<(), TooFewForExport> {
-    let need = of_export(connections);
-    let left = limit.saturating_sub(of_disks(queues, exported));
+pub fn check_connections(limit: u64, taken: u64, connections: u16) -> Result<(), TooFewForExport> {
+    let (need, left) = (of_export(connections), limit.saturating_sub(taken));
     if need <= left { Ok(()) } else { Err(TooFewForExport { connections, need, left, limit }) }
 }
 
@@ -149,26 +138,26 @@ mod tests {
 
     #[test]
     fn disks_fit_until_they_do_not() {
-        assert_eq!(check_open_files(1024, [], 0, 4), Ok(()));
-        assert_eq!(check_open_files(1024, [4, 4, 4, 4, 4], 0, 4), Ok(()));
-        let refused = check_open_files(1024, [4; 10], 0, 4).unwrap_err();
+        assert_eq!(check_open_files(1024, of_disks([], 0), 4), Ok(()));
+        assert_eq!(check_open_files(1024, of_disks([4, 4, 4, 4, 4], 0), 4), Ok(()));
+        let refused = check_open_files(1024, of_disks([4; 10], 0), 4).unwrap_err();
         let expected = TooFewFiles { queues: 4, need: 72, left: 48, limit: 1024 };
         assert_eq!(refused, expected);
-        assert!(check_open_files(1024, [], 0, 256).is_err());
-        assert!(check_open_files(0, [], 0, 1).is_err());
-        assert_eq!(check_open_files(u64::MAX, [256; 1000], 0, 256), Ok(()));
+        assert!(check_open_files(1024, of_disks([], 0), 256).is_err());
+        assert!(check_open_files(0, of_disks([], 0), 1).is_err());
+        assert_eq!(check_open_files(u64::MAX, of_disks([256; 1000], 0), 256), Ok(()));
         // Exports reduce the number of files that are free for disks.
-        assert_eq!(check_open_files(1024, [4], of_export(500), 4), Ok(()));
-        assert!(check_open_files(1024, [4], of_export(650), 4).is_err());
-        assert!(check_open_files(1024, [], u64::MAX, 1).is_err());
-        assert_eq!(check_connections(1024, [4, 4], 16, 256), Ok(()));
-        assert!(check_connections(1024, [4; 11], 0, 16).is_err());
-        assert!(check_connections(1024, [], u64::MAX, 1).is_err());
+        assert_eq!(check_open_files(1024, of_disks([4], of_export(500)), 4), Ok(()));
+        assert!(check_open_files(1024, of_disks([4], of_export(650)), 4).is_err());
+        assert!(check_open_files(1024, of_disks([], u64::MAX), 1).is_err());
+        assert_eq!(check_connections(1024, of_disks([4, 4], 16), 256), Ok(()));
+        assert!(check_connections(1024, of_disks([4; 11], 0), 16).is_err());
+        assert!(check_connections(1024, of_disks([], u64::MAX), 1).is_err());
         // Disks reduce the number of files that are free for NICs.
         assert_eq!(check_nic(1024, of_disks([4; 9], 0), 4), Ok(()));
         assert!(check_nic(1024, of_disks([4; 10], 0), 4).is_err());
         assert!(check_nic(1024, u64::MAX, 1).is_err());
-        assert!(check_open_files(1024, [], of_nic(128), 4).is_err());
+        assert!(check_open_files(1024, of_disks([], of_nic(128)), 4).is_err());
     }
 
     #[test]

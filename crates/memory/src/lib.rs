@@ -39,6 +39,7 @@
 
 mod area;
 mod backing;
+mod budget;
 mod buffers;
 mod frame;
 mod map;
@@ -50,6 +51,7 @@ mod view;
 use std::ptr::NonNull;
 
 pub use area::ThreadMapping;
+pub use budget::{MemoryAmount, MemoryBudget, MemoryCharge, MemoryShare, OverBudget};
 pub use buffers::{Buffers, Byte};
 pub use map::{MAX_BYTES, Mapping};
 pub use reader::Reader;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, Stat, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -39,6 +39,20 @@ fn os(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
     move |source| MemoryError::Os { action, source }
 }
 
+/// Returns the page size of a file in bytes. Huge pages are mapped and unmapped whole. Their file
+/// system reports their size.
+fn page_of(found: &Stat) -> u64 {
+    let page = u64::try_from(found.st_blksize).unwrap_or(PAGE as u64);
+    if page.is_power_of_two() { page.max(PAGE as u64) } else { PAGE as u64 }
+}
+
+/// Returns the most addresses, in bytes, that a mapping of `len` bytes of a file takes.
+pub(crate) fn addresses(fd: BorrowedFd<'_>, len: u64) -> Result<u64, MemoryError> {
+    let page = page_of(&fstat(fd).map_err(os("inspect"))?);
+    // The bytes may begin and end in the middle of a page.
+    Ok(len.saturating_add(page.saturating_mul(2)))
+}
+
 impl Mapping {
     /// Maps `len` bytes of `fd` from byte 0, shared and writable.
     ///
@@ -68,9 +82,7 @@ impl Mapping {
         if size < end {
             return Err(MemoryError::Truncated { file: size, need: end });
         }
-        // Huge pages are mapped and unmapped whole. Their file system reports their size.
-        let page = u64::try_from(found.st_blksize).unwrap_or(PAGE as u64);
-        let page = if page.is_power_of_two() { page.max(PAGE as u64) } else { PAGE as u64 };
+        let page = page_of(&found);
         let skip = offset % page;
         let bytes = usize::try_from(skip + len).ok().filter(|_| skip + len <= MAX_BYTES);
         let len = bytes.ok_or(bad)?;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::{Mapping, MemoryError};
+use crate::{Mapping, MemoryAmount, MemoryCharge, MemoryError};
 
 /// Most regions of one table: vhost-user front-ends send no more (QEMU: 509 memory slots).
 pub const MAX_REGIONS: usize = 509;
@@ -30,6 +30,8 @@ pub struct Region {
     base: NonNull<u8>,
     /// Descriptor of the file, stored to pass the region to another process.
     file: Option<Arc<OwnedFd>>,
+    /// Charge for the mapping and the descriptor, if a budget bounds them.
+    charge: Option<Arc<MemoryCharge>>,
 }
 
 // SAFETY: `base` points into `mapping`, which is Send and Sync and kept alive by the Arc.
@@ -60,6 +62,20 @@ impl Region {
         Self::at(spec, Arc::new(mapping), skip, Some(Arc::new(file)))
     }
 
+    /// Returns what the region will take of a budget when it is mapped.
+    ///
+    /// # Errors
+    /// The kernel cannot inspect the file.
+    pub fn amount(spec: RegionSpec, fd: BorrowedFd<'_>) -> Result<MemoryAmount, MemoryError> {
+        Ok(MemoryAmount::region(crate::map::addresses(fd, spec.len)?))
+    }
+
+    /// Returns what the region takes of a budget.
+    pub fn taken(&self) -> MemoryAmount {
+        let charged = self.charge.as_ref().map(|charge| charge.amount());
+        charged.unwrap_or(MemoryAmount::region(self.spec.len))
+    }
+
     /// Creates a region in memory that is mapped already.
     ///
     /// # Errors
@@ -80,7 +96,7 @@ impl Region {
     ) -> Result<Self, MemoryError> {
         let base = usize::try_from(spec.len).ok().and_then(|len| mapping.at(skip, len));
         let base = base.ok_or(MemoryError::BadRange { start: spec.file_offset, len: spec.len })?;
-        Ok(Self { spec, mapping, base, file })
+        Ok(Self { spec, mapping, base, file, charge: None })
     }
 
     /// Returns the file behind the region. `None`: the memory did not come as a file, or this
@@ -92,6 +108,12 @@ impl Region {
     /// Returns the front-end's description of the region.
     pub fn spec(&self) -> RegionSpec {
         self.spec
+    }
+
+    /// Returns the region with a charge that lives as long as its mapping is used.
+    #[must_use]
+    pub fn charged(self, charge: MemoryCharge) -> Self {
+        Self { charge: Some(Arc::new(charge)), ..self }
     }
 
     fn span(&self) -> Span {
@@ -152,6 +174,12 @@ impl Table {
             }
         }
         Ok(Self { regions: regions.into() })
+    }
+
+    /// Returns what its regions take of a budget.
+    pub fn amount(&self) -> MemoryAmount {
+        let regions = self.regions.iter().map(Region::taken);
+        regions.fold(MemoryAmount::default(), MemoryAmount::plus)
     }
 
     /// Returns the regions, sorted by guest address.

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::Table;
+use memory::{MemoryShare, Table};
 use virtq::QueueStart;
 
 use crate::channel::BackendChannel;
@@ -47,6 +47,12 @@ pub trait Backend {
     /// # Errors
     /// The device cannot serve this combination.
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError>;
+
+    /// Returns the device's share of the process's memory for front-ends. The value never changes.
+    /// Without a share, only the limits of one session apply.
+    fn memory_share(&self) -> Option<&MemoryShare> {
+        None
+    }
 
     /// Copies the configuration space from byte `offset` into `out`, which the caller has filled
     /// with zeroes. Bytes beyond the end of the space stay zero.

@@ -35,6 +35,9 @@ pub enum Refusal {
         /// Accepted values.
         accepted: &'static str,
     },
+    /// The process has no more room for memory of this front-end.
+    #[error(transparent)]
+    OverBudget(#[from] memory::OverBudget),
     /// The message came with another number of descriptors than the request carries.
     #[error("{got} descriptors came, this request carries {need}")]
     DescriptorCount {

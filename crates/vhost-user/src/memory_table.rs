@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use memory::{Region, RegionSpec, Table};
+use memory::{MemoryAmount, MemoryShare, Region, RegionSpec, Table};
 
 use crate::error::Refusal;
 
@@ -11,19 +11,54 @@ use crate::error::Refusal;
 /// which all its disks share. A front-end with a larger file would take addresses from the others.
 const MAX_MAPPED_BYTES: u64 = 16 << 40;
 
-/// Creates a table from the regions of one `SET_MEM_TABLE`.
-pub(crate) fn replaced(parts: Vec<(RegionSpec, OwnedFd)>) -> Result<Table, Refusal> {
+/// Creates a table from the regions of one `SET_MEM_TABLE`, within a share of the process's memory.
+pub(crate) fn replaced(
+    parts: &[(RegionSpec, OwnedFd)],
+    share: Option<&MemoryShare>,
+) -> Result<Table, Refusal> {
     affordable(parts.iter().map(|(spec, _)| *spec))?;
-    let regions = parts.into_iter().map(|(spec, fd)| Region::map(spec, fd.as_fd()));
-    checked(regions.collect::<Result<_, _>>()?)
+    checked(mapped(parts, MemoryAmount::default(), share)?)
 }
 
-/// Returns the table with one more region.
-pub(crate) fn with(table: &Table, spec: RegionSpec, fd: &OwnedFd) -> Result<Table, Refusal> {
+/// Returns the table with one more region, within a share of the process's memory.
+pub(crate) fn with(
+    table: &Table,
+    spec: RegionSpec,
+    fd: OwnedFd,
+    share: Option<&MemoryShare>,
+) -> Result<Table, Refusal> {
     affordable(table.regions().iter().map(Region::spec).chain([spec]))?;
     let mut regions = table.regions().to_vec();
-    regions.push(Region::map(spec, fd.as_fd())?);
+    regions.extend(mapped(&[(spec, fd)], table.amount(), share)?);
     checked(regions)
+}
+
+/// Returns the table of a session that another process has served. That process has admitted it.
+pub(crate) fn charged(table: &Table, share: &MemoryShare) -> Result<Table, Refusal> {
+    let amounts: Vec<_> = table.regions().iter().map(Region::taken).collect();
+    let charges = share.take_over(table.amount(), &amounts);
+    let regions = table.regions().iter().cloned().zip(charges);
+    checked(regions.map(|(region, charge)| region.charged(charge)).collect())
+}
+
+/// Maps regions beside those that take `others` of the share.
+fn mapped(
+    parts: &[(RegionSpec, OwnedFd)],
+    others: MemoryAmount,
+    share: Option<&MemoryShare>,
+) -> Result<Vec<Region>, Refusal> {
+    let Some(share) = share else {
+        let regions = parts.iter().map(|(spec, fd)| Region::map(*spec, fd.as_fd()));
+        return Ok(regions.collect::<Result<_, _>>()?);
+    };
+    let amounts = parts.iter().map(|(spec, fd)| Region::amount(*spec, fd.as_fd()));
+    let amounts = amounts.collect::<Result<Vec<_>, _>>()?;
+    let charges = share.take(amounts.iter().copied().fold(others, MemoryAmount::plus), &amounts)?;
+    let regions = parts.iter().zip(charges);
+    let region = |((spec, fd), charge): (&(RegionSpec, OwnedFd), _)| {
+        Ok(Region::map(*spec, fd.as_fd())?.charged(charge))
+    };
+    regions.map(region).collect()
 }
 
 /// Returns the table without the region of that guest address, user address and length. Ignores
@@ -87,22 +122,24 @@ mod tests {
 
     #[test]
     fn a_session_maps_so_much_and_no_more() {
-        let table = replaced(vec![part(0, 8 * TIB), part(32 * TIB, 8 * TIB)]).unwrap();
+        let table = replaced(&[part(0, 8 * TIB), part(32 * TIB, 8 * TIB)], None).unwrap();
         assert_eq!(table.regions().len(), 2);
         let (spec, fd) = part(64 * TIB, 4096);
-        too_much(with(&table, spec, &fd), 16 * TIB + 4096);
-        too_much(replaced(vec![part(0, 16 * TIB), part(32 * TIB, 4096)]), 16 * TIB + 4096);
+        too_much(with(&table, spec, fd.try_clone().unwrap(), None), 16 * TIB + 4096);
+        too_much(replaced(&[part(0, 16 * TIB), part(32 * TIB, 4096)], None), 16 * TIB + 4096);
         // Bytes before a region in its file are not mapped and do not count.
         let (_, file) = part(0, 7 * TIB);
-        let pieces = (0..400).map(|at| {
-            let file_offset = 6 * TIB + at * 4096;
-            let guest_addr = 64 * TIB + at * 4096;
-            let spec = RegionSpec { guest_addr, user_addr: guest_addr, len: 4096, file_offset };
-            (spec, file.try_clone().unwrap())
-        });
-        assert_eq!(replaced(pieces.collect()).unwrap().regions().len(), 400);
+        let pieces: Vec<_> = (0..400)
+            .map(|at| {
+                let file_offset = 6 * TIB + at * 4096;
+                let guest_addr = 64 * TIB + at * 4096;
+                let spec = RegionSpec { guest_addr, user_addr: guest_addr, len: 4096, file_offset };
+                (spec, file.try_clone().unwrap())
+            })
+            .collect();
+        assert_eq!(replaced(&pieces, None).unwrap().regions().len(), 400);
         // After a removal there is space, and the table accepts the same region.
         let smaller = without(&table, part(0, 8 * TIB).0).unwrap();
-        assert_eq!(with(&smaller, spec, &fd).unwrap().regions().len(), 2);
+        assert_eq!(with(&smaller, spec, fd, None).unwrap().regions().len(), 2);
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use memory::{MAX_REGIONS, Table};
+use memory::{MAX_REGIONS, MemoryShare, Table};
 use virtq::InflightRegion;
 
 use crate::backend::{Backend, StopCause};
@@ -80,6 +80,11 @@ impl<'a> State<'a> {
     pub(crate) fn resume(&mut self, saved: SessionState) {
         let SessionState { socket: _, acked, protocol, table, record, rings, channel } = saved;
         (self.protocol, self.table, self.record) = (protocol, table, record);
+        if let Some(share) = self.backend.memory_share()
+            && let Ok(table) = memory_table::charged(&self.table, share)
+        {
+            self.table = Arc::new(table);
+        }
         let (rings, ran): (Vec<_>, Vec<_>) =
             rings.into_iter().map(|FrozenRing { ring, running }| (ring, running)).unzip();
         self.rings = rings;
@@ -132,12 +137,14 @@ impl<'a> State<'a> {
             Request::SetOwner => {}
             Request::ResetOwner => self.stop_all(),
             Request::ResetDevice => self.reset(),
-            Request::SetMemTable(parts) => self.set_table(memory_table::replaced(parts)?)?,
+            Request::SetMemTable(parts) => {
+                self.change_table(|_, share| memory_table::replaced(&parts, share))?;
+            }
             Request::AddMemReg(spec, fd) => {
-                self.set_table(memory_table::with(&self.table, spec, &fd)?)?;
+                self.change_table(|table, share| memory_table::with(table, spec, fd, share))?;
             }
             Request::RemMemReg(spec) => {
-                self.set_table(memory_table::without(&self.table, spec)?)?
+                self.change_table(|table, _| memory_table::without(table, spec))?;
             }
             Request::SetVringNum { index, num } => self.set_num(index, num)?,
             Request::SetVringAddr { index, addr } => self.set_addr(index, addr)?,
@@ -179,6 +186,8 @@ impl<'a> State<'a> {
     /// Stops all queues and reports the disconnect to the device.
     pub(crate) fn end(&mut self) {
         self.stop_all();
+        self.table = Arc::default();
+        self.report_memory();
         self.backend.disconnected();
     }
 
@@ -202,6 +211,24 @@ impl<'a> State<'a> {
         self.acked = Some(bits);
         self.start_all();
         Ok(())
+    }
+
+    /// Replaces the table by another one. The device's share then has what the table in use takes.
+    fn change_table(
+        &mut self,
+        make: impl FnOnce(&Table, Option<&MemoryShare>) -> Result<Table, Refusal>,
+    ) -> Result<(), Refusal> {
+        let made = make(&self.table, self.backend.memory_share());
+        let changed = made.and_then(|table| self.set_table(table));
+        self.report_memory();
+        changed
+    }
+
+    /// Reports to the device's share what the table takes.
+    fn report_memory(&self) {
+        if let Some(share) = self.backend.memory_share() {
+            share.set_present(self.table.amount());
+        }
     }
 
     fn set_table(&mut self, table: Table) -> Result<(), Refusal> {

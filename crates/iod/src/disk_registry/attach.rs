@@ -77,9 +77,8 @@ impl DiskRegistry {
             let refused = entry.phase.begin(Verb::Attach).err().unwrap_or(VerbRefused::Exists);
             return Err(wrong_state(refused));
         }
-        let others = disks.by_id.values().map(|entry| entry.queues);
-        let exported = disks.exported_files().saturating_add(self.nics.files());
-        check_open_files(self.open_files, others, exported, spec.queues).map_err(failed)?;
+        let taken = self.taken_files(&disks);
+        check_open_files(self.open_files, taken, spec.queues).map_err(failed)?;
         let entry = DiskEntry {
             phase,
             queues: spec.queues,
@@ -88,6 +87,8 @@ impl DiskRegistry {
             is_record_outdated: false,
         };
         disks.by_id.insert(spec.id.clone(), entry);
+        drop(disks);
+        self.limit_memory_files();
         Ok(())
     }
 }

@@ -33,9 +33,8 @@ impl DiskRegistry {
     pub fn export(&self, spec: &ExportSpec) -> Result<ExportReply, RpcError> {
         let disks = self.disks();
         disks.open()?;
-        let queues = disks.by_id.values().map(|entry| entry.queues);
-        let exported = disks.exported_files().saturating_add(self.nics.files());
-        check_connections(self.open_files, queues, exported, spec.limit()).map_err(failed)?;
+        let taken = self.taken_files(&disks);
+        check_connections(self.open_files, taken, spec.limit()).map_err(failed)?;
         let offer = |served_disk: &std::sync::Arc<ServedDisk>| served_disk.export(spec);
         let reply = self.run_verb(disks, &spec.id, Verb::Export, offer)?;
         let mut geometry = reply.geometry;

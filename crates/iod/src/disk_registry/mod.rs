@@ -28,6 +28,7 @@ use model::spec::PollSpec;
 use crate::error::failed;
 use crate::keeper_client::KeeperClient;
 use crate::lifecycle::{Phase, VerbRefused};
+use crate::limits::{MEMORY_FILES, of_disks};
 use crate::metrics::{Source, page};
 use crate::nic_registry::NicRegistry;
 use crate::open_disk::reported;
@@ -101,7 +102,28 @@ impl DiskRegistry {
         let ended = Condvar::new();
         let nics = NicRegistry::new(Arc::clone(&pool), keeper_client.clone());
         nics.set_poll_defaults(spec);
-        Self { pool, started: Instant::now(), open_files, keeper_client, nics, disks, ended }
+        let disk_registry =
+            Self { pool, started: Instant::now(), open_files, keeper_client, nics, disks, ended };
+        disk_registry.limit_memory_files();
+        disk_registry
+    }
+
+    /// Returns the number of open files that all devices may use, with the memory of their
+    /// front-ends.
+    fn taken_files(&self, disks: &Disks) -> u64 {
+        let memory = self.pool.memory_budget().files_beyond(MEMORY_FILES);
+        let others = disks.exported_files().saturating_add(self.nics.files());
+        let queues = disks.by_id.values().map(|entry| entry.queues);
+        of_disks(queues, others.saturating_add(memory))
+    }
+
+    /// Limits the memory of front-ends to the open files that the devices leave. Call it when
+    /// devices were added.
+    fn limit_memory_files(&self) {
+        let budget = self.pool.memory_budget();
+        let beyond = budget.files_beyond(MEMORY_FILES);
+        let devices = self.taken_files(&self.disks()).saturating_sub(beyond);
+        budget.limit_files(self.open_files.saturating_sub(devices));
     }
 
     /// Returns the client of the keeper.

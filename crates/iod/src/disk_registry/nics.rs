@@ -5,7 +5,6 @@ use model::poll::PollChange;
 use model::rpc::{NicReply, RpcError};
 
 use super::DiskRegistry;
-use crate::limits::of_disks;
 
 impl DiskRegistry {
     /// Plugs a NIC into its network and listens. When this returns, front-ends can connect.
@@ -15,10 +14,11 @@ impl DiskRegistry {
     pub fn attach_nic(&self, spec: NicSpec) -> Result<NicReply, RpcError> {
         let disks = self.disks();
         disks.open()?;
-        let queues = disks.by_id.values().map(|entry| entry.queues);
-        let taken = of_disks(queues, disks.exported_files());
+        let taken = self.taken_files(&disks);
         drop(disks);
-        self.nics.attach(spec, self.open_files, taken)
+        let attached = self.nics.attach(spec, self.open_files, taken);
+        self.limit_memory_files();
+        attached
     }
 
     /// Disconnects the front-end of a NIC, closes its socket and removes it from the registry.

@@ -97,6 +97,7 @@ impl DiskRegistry {
                 let _ = self.settle(preserved_disk, Err(error));
             }
         }
+        self.limit_memory_files();
     }
 
     /// Publishes a disk whose record has an unknown format.

@@ -52,7 +52,6 @@ impl NicRegistry {
 
     /// Creates an entry. Returns `Some` if an equal NIC is attached already.
     fn admit(&self, spec: &NicSpec, limit: u64, taken: u64) -> Result<Option<NicReply>, RpcError> {
-        let taken = taken.saturating_add(self.files());
         let held = self.is_held(&spec.id);
         let mut state = self.state();
         state.open()?;

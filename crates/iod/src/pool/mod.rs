@@ -20,6 +20,7 @@ mod size;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use memory::MemoryBudget;
 use reactor::{Handle, OwnerId, Reactor};
 
 use self::load::ReactorLoads;
@@ -36,6 +37,7 @@ pub struct Pool {
     /// Trials of the disks' requests, if the process must suspect some.
     trials: Option<Trials>,
     full_watch: Arc<FullWatch>,
+    memory_budget: Arc<MemoryBudget>,
 }
 
 /// State that the pool shares with the balancer and with every lease.
@@ -130,7 +132,19 @@ impl Pool {
         if reactors.len() > 1 {
             balance::start(&shared)?;
         }
-        Ok(Self { reactors, size, shared, trials: None, full_watch: FullWatch::start()? })
+        Ok(Self {
+            reactors,
+            size,
+            shared,
+            trials: None,
+            full_watch: FullWatch::start()?,
+            memory_budget: Arc::default(),
+        })
+    }
+
+    /// Returns the budget for the memory of front-ends.
+    pub(crate) fn memory_budget(&self) -> &Arc<MemoryBudget> {
+        &self.memory_budget
     }
 
     /// Sets the trials of the rings of disks.

@@ -73,7 +73,8 @@ fn work(options: &BlkOptions) -> anyhow::Result<()> {
 fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
     let limit = limits::raise_open_files();
-    limits::check_open_files(limit, [], 0, spec.queues)?;
+    let taken = limits::of_disks([], 0);
+    limits::check_open_files(limit, taken, spec.queues)?;
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
     let (keeper_client, keeper_stop) = keeper.unzip();
@@ -82,6 +83,7 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     let size = asked.unwrap_or_else(|| PoolSize::of_host().at_most(spec.queues));
     let trials = keeper_client.as_ref().map(KeeperClient::faults).and_then(Trials::begin);
     let pool = Pool::start(size).context("cannot start reactors")?.with_trials(trials);
+    pool.memory_budget().limit_files(limit.saturating_sub(limits::of_disks([spec.queues], 0)));
     let pool = Arc::new(pool);
     let held = keeper_client.as_ref().and_then(KeeperClient::only_disk).transpose()?;
     let served_disk = match held {

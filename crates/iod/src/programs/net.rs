@@ -45,13 +45,15 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
         "{ports} ports are more than the {most} of one switch: start another one"
     );
     let sources = sources(options)?;
-    limits::raise_open_files();
+    let limit = limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
     let pairs = options.queues.saturating_mul(u16::try_from(sources.len()).unwrap_or(u16::MAX));
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(|| PoolSize::of_host().beside_guests().at_most(pairs));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
+    let nics = (0..sources.len()).map(|_| limits::of_nic(options.queues)).sum();
+    pool.memory_budget().limit_files(limit.saturating_sub(limits::of_disks([], nics)));
     let switch_network = SwitchNetwork::new(pool, options.mtu)?;
     switch_network.set_polling(policy(options.polling.spec().resolve()));
     serve(options, sources, &switch_network, ready, signals)

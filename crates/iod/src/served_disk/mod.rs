@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
 use disk::{Disk, FileDisk, Geometry};
+use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
 
@@ -62,6 +63,8 @@ pub struct ServedDisk {
     /// Listening socket for front-ends.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<BlkDevice>,
+    /// Share of the memory that front-ends may map.
+    memory_share: MemoryShare,
     /// Reactors for connections of NBD clients.
     pool: Arc<Pool>,
     exports: Mutex<Vec<NbdExport>>,
@@ -144,6 +147,7 @@ impl ServedDisk {
         let stop = Mutex::new(StopSignal::new().map_err(session_thread::signal)?);
         Ok(Arc::new(Self {
             queues: StartedRings::new(Arc::clone(&device), Arc::clone(&pool)),
+            memory_share: pool.memory_budget().join(),
             pool,
             exports: Mutex::default(),
             spec,

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use memory::Table;
+use memory::{MemoryShare, Table};
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
 use virtq::QueueStart;
 
@@ -44,6 +44,10 @@ impl Backend for DiskSessionBackend<'_> {
 
     fn features(&self) -> u64 {
         self.served_disk.device.features()
+    }
+
+    fn memory_share(&self) -> Option<&MemoryShare> {
+        Some(&self.served_disk.memory_share)
     }
 
     fn withheld_features(&self) -> u64 {

@@ -20,6 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use memory::MemoryShare;
 use model::nic::DEFAULT_FLOOD;
 use model::spec::PollSpec;
 use net::config::Config;
@@ -241,6 +242,8 @@ pub struct ServedNic {
     frozen: Mutex<Option<FrozenSession>>,
     poll: Mutex<PollOverrides>,
     nic_permissions: Mutex<NicPermissions>,
+    /// Share of the memory that front-ends may map.
+    memory_share: MemoryShare,
     made: SystemTime,
 }
 
@@ -271,6 +274,7 @@ impl ServedNic {
         let nic_permissions =
             NicPermissions { now: spec.policy.clone(), last: spec.policy.clone() };
         let nic_permissions = Mutex::new(nic_permissions);
+        let memory_share = switch_network.pool.memory_budget().join();
         let nic = Self {
             switch_network,
             spec,
@@ -282,6 +286,7 @@ impl ServedNic {
             frozen,
             poll,
             nic_permissions,
+            memory_share,
             made,
         };
         nic.ask_poll(|_| ());

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::Table;
+use memory::{MemoryShare, Table};
 use net::config::Config;
 use net::control::{ControlFeatures, ControlSettings};
 use net::features::{AcceptedFeatures, QueueLayout, QueueRole, feature};
@@ -175,6 +175,10 @@ impl Backend for NicSessionBackend<'_> {
     /// Withholds the memory-slot feature. QEMU before 8.0 adds each region once for each pair,
     /// which contradicts itself. Without the feature, front-ends send memory tables of up to 8
     /// regions.
+    fn memory_share(&self) -> Option<&MemoryShare> {
+        Some(&self.nic.memory_share)
+    }
+
     fn withheld_features(&self) -> u64 {
         CONFIGURE_MEM_SLOTS
     }

@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use model::report::DiskState;
@@ -102,6 +103,15 @@ pub fn ticks(pid: u32) -> u64 {
 /// Time without any wakeup that proves idleness. Rarer events cost less than a percent of a CPU.
 pub fn stillness() -> Duration {
     Duration::from_secs(testkit::rounds(3, 10) as u64)
+}
+
+/// Ends the load of a neighbour, also if the test fails.
+pub struct Ended<'a>(pub &'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Returns the result of `work` and its duration.

@@ -5,6 +5,7 @@ mod actor;
 mod arrivals;
 mod began;
 mod broken;
+mod budgets;
 mod caps;
 mod closing;
 #[path = "../common/mod.rs"]

@@ -98,6 +98,7 @@ fn a_request_that_ends_its_process_fails_and_every_other_one_succeeds() {
         (0..16).map(|number| Request::write(8 * number, &[7; 512])).collect();
     requests.insert(9, Request::read(DEADLY / 512, 512));
     let statuses = std::thread::scope(|scope| {
+        let ended = Ended(&stop);
         let loaded = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 if neighbour.run(Instant::now() + Duration::from_millis(20)).unwrap() == End::Closed
@@ -108,7 +109,7 @@ fn a_request_that_ends_its_process_fails_and_every_other_one_succeeds() {
             neighbour.finish().unwrap();
         });
         let statuses = suspect.run(&requests);
-        stop.store(true, Ordering::Relaxed);
+        drop(ended);
         loaded.join().unwrap();
         statuses
     });

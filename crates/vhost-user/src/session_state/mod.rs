@@ -165,7 +165,7 @@ impl SessionState {
             socket: Arc::new(socket.into()),
             acked: session_state_v1.features,
             protocol: session_state_v1.protocol,
-            table: Arc::new(memory_table::replaced(parts)?),
+            table: Arc::new(memory_table::replaced(&parts, None)?),
             record,
             rings,
             channel: channel.map(BackendChannel::new).transpose()?,

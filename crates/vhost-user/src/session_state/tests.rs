@@ -49,7 +49,7 @@ fn state() -> impl Strategy<Value = SessionState> {
             let spec = RegionSpec { guest_addr: start, user_addr, len, file_offset };
             (spec, memory(len + file_offset))
         };
-        let parts = (0..).zip(pages).map(part).collect();
+        let parts: Vec<_> = (0..).zip(pages).map(part).collect();
         let record = match record {
             0 => InflightState::Absent,
             1 => InflightState::Lost,
@@ -60,7 +60,8 @@ fn state() -> impl Strategy<Value = SessionState> {
         };
         let (socket, way) = UnixStream::pair().unwrap();
         let channel = channel.then(|| BackendChannel::new(way.into()).unwrap());
-        let (socket, table) = (Arc::new(socket), Arc::new(memory_table::replaced(parts).unwrap()));
+        let table = Arc::new(memory_table::replaced(&parts, None).unwrap());
+        let socket = Arc::new(socket);
         SessionState { socket, acked, protocol, table, record, rings, channel }
     })
 }
@@ -104,7 +105,8 @@ fn as_many_regions_as_a_session_may_have_come_back() {
             memory(4096),
         )
     });
-    let table = Arc::new(memory_table::replaced(parts.collect()).unwrap());
+    let parts: Vec<_> = parts.collect();
+    let table = Arc::new(memory_table::replaced(&parts, None).unwrap());
     let socket = Arc::new(UnixStream::pair().unwrap().0);
     let (acked, protocol, record, channel) = (None, 0, InflightState::Absent, None);
     let rings = Vec::new();
