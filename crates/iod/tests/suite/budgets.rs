@@ -1,39 +1,23 @@
 //! Front-ends that take memory, descriptors and mappings from all others of their process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::json;
 use testkit::raw::request::{Request, status};
-use testkit::raw::{Frontend, Guest, Region, Setup};
+use testkit::raw::{GreedyFrontend, Guest, Setup};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 
 const TIB: u64 = 1 << 40;
 
-/// Returns a file of sparse memory.
-fn sparse(bytes: u64) -> OwnedFd {
-    let file = memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, bytes).unwrap();
-    file
-}
-
-/// Connects a front-end that shares as many regions of this size as it may. Returns it with their
-/// number.
-fn greedy(socket: &Path, file: &OwnedFd, bytes: u64, most: u64) -> (Frontend, u64) {
-    let mut frontend = Frontend::connect(socket).unwrap();
-    frontend.negotiate(Setup::default().features, Setup::default().protocol).unwrap();
-    let region = |number: u64| {
-        let start = number * bytes;
-        Region { guest_addr: start, size: bytes, user_addr: start, mmap_offset: 0 }
-    };
-    let accepted = |number: &u64| frontend.add_mem_region(&region(*number), file.as_fd()).is_ok();
-    let count = (0..most).take_while(accepted).count();
-    (frontend, count as u64)
+/// Connects greedy front-ends to the first `count` disks.
+fn connect(io: &Io, count: usize, bytes: u64, most: u64) -> Vec<GreedyFrontend> {
+    let socket = |number| io.socket(&format!("g{number}"));
+    (0..count)
+        .map(|number| GreedyFrontend::connect(&socket(number), bytes, most).unwrap())
+        .collect()
 }
 
 /// Attaches `count` memory disks for greedy front-ends, and one for a neighbour.
@@ -82,12 +66,8 @@ fn beside_a_neighbour<R>(io: &Io, attack: impl FnOnce() -> R) -> R {
 fn sparse_memory_does_not_exhaust_the_addresses() {
     let mut io = Io::start();
     attach(&io, 8);
-    let file = sparse(16 * TIB);
-    let taken: Vec<_> = beside_a_neighbour(&io, || {
-        let greedy = |number| greedy(&io.socket(&format!("g{number}")), &file, TIB / 2, 32);
-        (0..8).map(greedy).collect()
-    });
-    let sizes: Vec<_> = taken.iter().map(|(_, count)| count * TIB / 2).collect();
+    let taken = beside_a_neighbour(&io, || connect(&io, 8, TIB / 2, 32));
+    let sizes: Vec<_> = taken.iter().map(|one| one.regions * TIB / 2).collect();
     assert!(sizes.iter().all(|size| *size >= TIB / 2), "each gets a part: {sizes:?}");
     assert!(sizes.iter().sum::<u64>() <= 48 * TIB, "{sizes:?}");
     drop(taken);
@@ -101,12 +81,8 @@ fn sparse_memory_does_not_exhaust_the_addresses() {
 fn many_regions_do_not_exhaust_the_descriptors() {
     let mut io = Io::through(&["prlimit", "--nofile=4096"], &[]);
     attach(&io, 8);
-    let file = sparse(4096);
-    let taken: Vec<_> = beside_a_neighbour(&io, || {
-        let greedy = |number| greedy(&io.socket(&format!("g{number}")), &file, 4096, 509);
-        (0..8).map(greedy).collect()
-    });
-    let regions: Vec<_> = taken.iter().map(|(_, count)| *count).collect();
+    let taken = beside_a_neighbour(&io, || connect(&io, 8, 4096, 509));
+    let regions: Vec<_> = taken.iter().map(|one| one.regions).collect();
     assert!(regions.iter().all(|regions| *regions >= 60), "each gets a part: {regions:?}");
     assert!(regions.iter().sum::<u64>() < 2048, "{regions:?}");
     drop(taken);
@@ -118,12 +94,8 @@ fn many_regions_do_not_exhaust_the_descriptors() {
 fn many_regions_do_not_exhaust_the_guards() {
     let io = Io::start();
     attach(&io, 40);
-    let file = sparse(4096);
-    let taken: Vec<_> = beside_a_neighbour(&io, || {
-        let greedy = |number| greedy(&io.socket(&format!("g{number}")), &file, 4096, 509);
-        (0..40).map(greedy).collect()
-    });
-    let regions: Vec<_> = taken.iter().map(|(_, count)| *count).collect();
+    let taken = beside_a_neighbour(&io, || connect(&io, 40, 4096, 509));
+    let regions: Vec<_> = taken.iter().map(|one| one.regions).collect();
     assert!(regions.iter().all(|regions| *regions >= 100), "each gets a part: {regions:?}");
     assert!(regions.iter().sum::<u64>() <= 14336, "{regions:?}");
 }

@@ -29,6 +29,7 @@
 pub mod config;
 pub mod connection;
 pub mod frontend;
+pub mod greedy;
 pub mod guest;
 pub mod hostile;
 pub mod malformed;
@@ -40,6 +41,7 @@ pub mod wire;
 
 pub use connection::Connection;
 pub use frontend::{Frontend, Negotiated, VringAddr};
+pub use greedy::GreedyFrontend;
 pub use guest::{Done, Guest, Setup, WaitEvent};
 pub use malformed::Malformed;
 pub use memory::{Region, SharedMemory};

@@ -20,6 +20,7 @@ use lab::blk::restart_pause::RestartPause;
 use lab::blk::scale::Scale;
 use lab::blk::stats_cost::StatsCost;
 use lab::experiment::{Experiment, Options};
+use lab::greedy_front_ends::GreedyFrontEnds;
 use lab::progress::{Progress, Silent};
 use lab::results::{Results, Written};
 use lab::upgrade_pause::UpgradePause;
@@ -145,6 +146,19 @@ fn clients_of_killed_programs_pause_and_lose_nothing() {
         assert!(p50 > 0.0 && max >= p50 && series.median("requests") > 0.0, "{series:?}");
     }
     assert!(results.compared.iter().all(|c| c.bar == Some(100.0) && c.passed.is_some()));
+}
+
+#[test]
+fn a_client_beside_greedy_front_ends_loses_nothing() {
+    let options = Options { only: None, rounds: Some(1), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&GreedyFrontEnds, &options, &mut Silent, &stop).unwrap();
+    assert_eq!(results.cells.len(), 3);
+    for series in results.cells.iter().map(|cell| &cell.systems[0]) {
+        let [p50, max] = ["p50_ms", "max_ms"].map(|metric| series.median(metric));
+        assert!(p50 > 0.0 && max >= p50, "{series:?}");
+    }
+    assert!(results.compared.iter().all(|c| c.bar == Some(200.0) && c.passed.is_some()));
 }
 
 #[test]
