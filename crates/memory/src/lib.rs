@@ -136,7 +136,12 @@ pub enum MemoryError {
         need: u64,
     },
     /// No region contains this range of guest addresses.
-    #[error("guest range of {len:#x} bytes at {addr:#x} is outside its memory")]
+    #[error(
+        "guest range of {len:#x} bytes at {addr:#x} is in no memory that the front-end shares with \
+         this process: memory that was added later needs share=on (QEMU: \
+         memory-backend-memfd,share=on or memory-backend-file,share=on; libvirt: <access \
+         mode='shared'/>)"
+    )]
     Outside {
         /// First address.
         addr: u64,

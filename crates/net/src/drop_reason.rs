@@ -27,6 +27,8 @@ macro_rules! reasons {
 reasons! {
     /// The chain has no room for a virtio-net header.
     ShortHeader = "short-header",
+    /// A buffer is in no memory that the front-end shares.
+    OutsideMemory = "outside-memory",
     /// The frame has no complete Ethernet header.
     ShortFrame = "short-frame",
     /// The frame is longer than any frame may be.

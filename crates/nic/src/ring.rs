@@ -71,6 +71,8 @@ pub(crate) struct InOrderRing {
     fault_reporter: FaultReporter,
     /// Number of truncated mappings at the last check.
     faults: usize,
+    /// Chains with an address outside memory.
+    outside_chains: u64,
 }
 
 impl InOrderRing {
@@ -90,8 +92,19 @@ impl InOrderRing {
         let err = start.err.map(|fd| context.open_notifier(fd));
         let (config, index) = (start.ring, start.index);
         let err_pending = false;
-        let ring =
-            Self { queue, config, port, index, call, err, err_pending, fault_reporter, faults };
+        let outside_chains = 0;
+        let ring = Self {
+            queue,
+            config,
+            port,
+            index,
+            call,
+            err,
+            err_pending,
+            fault_reporter,
+            faults,
+            outside_chains,
+        };
         if ring.queue.continued() {
             // The process that served the ring before may have died before it could call.
             ring.signal(context);
@@ -180,13 +193,21 @@ impl InOrderRing {
         let (port, queue) = (self.port.0, self.index);
         let cause = error_chain(error);
         self.fault_reporter.broken_ring.record(&cause);
-        tracing::error!(
-            port,
-            queue,
-            error = cause,
-            "the guest's driver broke the ring; it must reset the device"
-        );
+        tracing::error!(port, queue, error = cause, "{}", error.summary());
         self.err_pending = true;
+    }
+
+    /// Logs the address outside memory of a chain, if it has one. Returns whether it has.
+    #[cold]
+    pub(crate) fn report_outside(&mut self, chain: &Chain) -> bool {
+        let Some(outside) = chain.outside() else { return false };
+        self.outside_chains += 1;
+        // A guest can make any number of them, and each line has a cost.
+        if self.outside_chains.is_power_of_two() {
+            let (port, queue, unused) = (self.port.0, self.index, self.outside_chains);
+            tracing::error!(port, queue, unused, "a buffer is not used: {outside}");
+        }
+        true
     }
 
     /// Ends the session if the front-end truncated its memory.

@@ -93,7 +93,7 @@ impl Transmit {
             Popped::Piece(single_buffer) => {
                 let queue = &self.ring.queue;
                 let Some((header, prefix)) = queue.read_single(single_buffer, first) else {
-                    return self.refuse(hub);
+                    return self.refuse(hub, Reason::ShortHeader);
                 };
                 let front = HEADER_BYTES + prefix.len();
                 if bytes == front {
@@ -109,7 +109,10 @@ impl Transmit {
                 body.advance(copied);
                 let first = first.get(..copied).unwrap_or_default();
                 let Some((header, prefix)) = first.split_first_chunk() else {
-                    return self.refuse(hub);
+                    let is_outside = self.ring.report_outside(chain);
+                    let reason =
+                        if is_outside { Reason::OutsideMemory } else { Reason::ShortHeader };
+                    return self.refuse(hub, reason);
                 };
                 self.send(hub, header, prefix, body, now_ns);
             }
@@ -162,9 +165,9 @@ impl Transmit {
 
     /// Counts a frame without even a header.
     #[cold]
-    fn refuse(&self, hub: &mut Hub) {
-        self.counts.count_sent(0, Some(Reason::ShortHeader));
-        hub.refuse(self.port_incarnation.port, Reason::ShortHeader);
+    fn refuse(&self, hub: &mut Hub, reason: Reason) {
+        self.counts.count_sent(0, Some(reason));
+        hub.refuse(self.port_incarnation.port, reason);
     }
 }
 

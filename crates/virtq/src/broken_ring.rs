@@ -5,12 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 /// Longest recorded cause in bytes.
-const CAUSE_BYTES_MAX: usize = 256;
+const CAUSE_BYTES_MAX: usize = 384;
 
 /// A ring that is not served until its front-end starts it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenRing {
-    /// First rule that the driver broke, in at most 256 bytes.
+    /// First rule that the driver broke, or the range outside memory, in at most 384 bytes.
     pub cause: String,
     /// Time at which the ring broke.
     pub since: SystemTime,

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use memory::{Buffers, View};
+use memory::{Buffers, MemoryError, View};
 
 use crate::RingError;
 use crate::ring::{DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DescTable, Descriptor};
@@ -22,11 +22,22 @@ pub struct Chain(Box<Parts>);
 #[derive(Debug)]
 pub struct Parts {
     head: u16,
-    returned: bool,
+    state: State,
+    /// First range outside memory: address and length in bytes. Valid in [`State::Outside`].
+    outside: (u64, u64),
     /// Buffers that the device may read, in order.
     pub readable: Buffers,
     /// Buffers that the device may write, in order.
     pub writable: Buffers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody has to complete the chain.
+    Returned,
+    InFlight,
+    /// In flight, and a buffer is outside memory.
+    Outside,
 }
 
 impl Deref for Chain {
@@ -48,13 +59,22 @@ impl DerefMut for Chain {
 impl Chain {
     pub(crate) fn new() -> Self {
         let (readable, writable) = (Buffers::with_capacity(4), Buffers::with_capacity(4));
-        Self(Box::new(Parts { head: 0, returned: true, readable, writable }))
+        let (state, outside) = (State::Returned, (0, 0));
+        Self(Box::new(Parts { head: 0, state, outside, readable, writable }))
     }
 
     /// Returns the index of the first descriptor, unique among the chains in flight of a queue.
     #[inline]
     pub fn head(&self) -> u16 {
         self.0.head
+    }
+
+    /// Returns the first range of the chain that is outside memory. Such a chain has no readable
+    /// bytes. Of its writable bytes it has the last one, for the answer that the request failed, or
+    /// none if that is outside too.
+    pub fn outside(&self) -> Option<MemoryError> {
+        let (addr, len) = self.0.outside;
+        (self.0.state == State::Outside).then_some(MemoryError::Outside { addr, len })
     }
 
     /// Prefetches the first `bytes` that the device reads, or those it writes if it reads none.
@@ -68,26 +88,20 @@ impl Chain {
 
     /// Drops the chain without completing it, because the ring failed or is being reset.
     pub fn abandon(mut self) {
-        self.0.returned = true;
-    }
-
-    /// Marks the chain as in flight.
-    #[inline]
-    pub(crate) fn mark_in_flight(&mut self) {
-        self.0.returned = false;
+        self.0.state = State::Returned;
     }
 
     /// Marks the chain as completed and unpins its memory.
     #[inline]
     pub(crate) fn mark_completed(&mut self) {
-        self.0.returned = true;
+        self.0.state = State::Returned;
         self.0.readable.clear();
         self.0.writable.clear();
     }
 
-    /// Walks the descriptors from `head` into this chain. `beside`: the driver places the status
-    /// beside the header that is read first. Fetching that cache line for writing at once saves a
-    /// message to the driver's CPU.
+    /// Walks the descriptors from `head` into this chain, which is in flight then. `beside`: the
+    /// driver places the status beside the header that is read first. Fetching that cache line for
+    /// writing at once saves a message to the driver's CPU.
     #[inline]
     pub(crate) fn fill(
         &mut self,
@@ -99,32 +113,77 @@ impl Chain {
         let parts = &mut *self.0;
         parts.head = head;
         let first = table.get(head).ok_or_else(|| table.has_no(head))?;
-        let mut walk = Walk { parts, view, head, beside, count: 0, bytes: 0 };
+        let (count, bytes, last_writable) = (0, 0, None);
+        let mut walk = Walk::<false> { parts, view, head, beside, count, bytes, last_writable };
         walk.begin(&first);
-        walk.follow(table, first, table.size.min(MAX_CHAIN), true)
+        walk.follow(table, first, table.size.min(MAX_CHAIN), true)?;
+        walk.parts.state = State::InFlight;
+        Ok(())
+    }
+
+    /// Walks the descriptors of a chain with a buffer outside memory again, and keeps its last
+    /// writable byte. The chain is in flight then. `error` is what [`Chain::fill`] returned.
+    ///
+    /// # Errors
+    /// `error` if it has another cause, or if the device `must_answer` and cannot: a driver that
+    /// sees the request complete reads a status that the device has not written. Linux then finds
+    /// the status of an earlier request, which may be success.
+    #[cold]
+    pub(crate) fn fill_outside(
+        &mut self,
+        (view, table): (&View, &DescTable),
+        head: u16,
+        error: RingError,
+        must_answer: bool,
+    ) -> Result<(), RingError> {
+        let RingError::Memory { part: BUFFER, source: MemoryError::Outside { addr, len } } = error
+        else {
+            return Err(error);
+        };
+        let parts = &mut *self.0;
+        parts.readable.clear();
+        parts.writable.clear();
+        let first = table.get(head).ok_or_else(|| table.has_no(head))?;
+        let (beside, count, bytes, last_writable) = (false, 0, 0, None);
+        let mut walk = Walk::<true> { parts, view, head, beside, count, bytes, last_writable };
+        walk.follow(table, first, table.size.min(MAX_CHAIN), true)?;
+        let last_writable = walk.last_writable;
+        let is_kept = last_writable.is_some_and(|at| parts.writable.append(view, at, 1).is_ok());
+        if must_answer && !is_kept {
+            return Err(error);
+        }
+        (parts.state, parts.outside) = (State::Outside, (addr, len));
+        Ok(())
     }
 }
 
 impl Drop for Chain {
     fn drop(&mut self) {
         debug_assert!(
-            self.0.returned || std::thread::panicking(),
+            self.0.state == State::Returned || std::thread::panicking(),
             "chain {} dropped without completion",
             self.0.head
         );
     }
 }
 
-struct Walk<'a> {
+/// Name of a chain's buffers in errors.
+const BUFFER: &str = "buffer";
+
+/// A walk over the descriptors of a chain. With `LAST`, it keeps only the address of the last
+/// writable byte.
+struct Walk<'a, const LAST: bool> {
     parts: &'a mut Parts,
     view: &'a View,
     head: u16,
     beside: bool,
     count: u32,
     bytes: u32,
+    /// Address of the last writable byte, with `LAST`.
+    last_writable: Option<u64>,
 }
 
-impl Walk<'_> {
+impl<const LAST: bool> Walk<'_, LAST> {
     /// Prefetches the buffer of the first descriptor, in the ring's or an indirect table. Skips a
     /// descriptor that refers to an indirect table, because the device only reads the table.
     #[inline]
@@ -197,6 +256,9 @@ impl Walk<'_> {
             return Err(RingError::Empty { head });
         }
         self.bytes = self.bytes.checked_add(len).ok_or(RingError::TooLarge { head })?;
+        if LAST {
+            return self.keep_last(descriptor);
+        }
         let list = if flags & DESC_WRITE != 0 {
             &mut self.parts.writable
         } else if self.parts.writable.is_empty() {
@@ -206,7 +268,17 @@ impl Walk<'_> {
         };
         match list.append(self.view, addr, len) {
             Ok(()) => Ok(()),
-            Err(source) => Err(RingError::Memory { part: "buffer", source }),
+            Err(source) => Err(RingError::Memory { part: BUFFER, source }),
         }
+    }
+
+    fn keep_last(&mut self, descriptor: &Descriptor) -> Result<(), RingError> {
+        if descriptor.flags & DESC_WRITE != 0 {
+            // No memory contains the last address, so one that wraps around is outside.
+            self.last_writable = Some(descriptor.addr.saturating_add((descriptor.len - 1).into()));
+        } else if self.last_writable.is_some() {
+            return Err(RingError::Order { head: self.head });
+        }
+        Ok(())
     }
 }

@@ -14,7 +14,7 @@ pub enum RingError {
         /// Requested size in entries.
         size: u16,
     },
-    /// A part of the ring, or a buffer, is not in guest memory.
+    /// A part of the ring, or a buffer that the device needs for its answer, is not in guest memory.
     #[error("{part} is not usable")]
     Memory {
         /// Part of the ring, or `buffer`.
@@ -82,4 +82,17 @@ pub enum RingError {
         /// First descriptor.
         head: u16,
     },
+}
+
+impl RingError {
+    /// Returns a sentence for logs on whose fault it is, and what ends it.
+    pub fn summary(&self) -> &'static str {
+        match self {
+            Self::Memory { source: MemoryError::Outside { .. }, .. } => {
+                "the ring is stopped, because it needs memory that is not shared; the guest's \
+                 driver must reset the device"
+            }
+            _ => "the guest's driver broke the ring; it must reset the device",
+        }
+    }
 }

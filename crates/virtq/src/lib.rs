@@ -35,8 +35,15 @@
 //! # Errors and invariants
 //! What a driver writes is read once into private memory and checked there. A ring that breaks the
 //! rules ([`RingError`]) fails for good: it yields nothing and changes nothing until it is started
-//! anew. [`BrokenRingRecord`] keeps the first cause for reports. No descriptor, index or length makes this crate panic, loop or touch memory outside the
-//! table.
+//! anew. [`BrokenRingRecord`] keeps the first cause for reports. No descriptor, index or length makes
+//! this crate panic, loop or touch memory outside the table.
+//!
+//! A buffer outside memory breaks no rule: the front-end may not share a DIMM that was added later.
+//! The chain then has [`Chain::outside`], and the device fails it. A disk's request is the
+//! exception if its last writable byte is outside, too. Its driver would take a completion for an
+//! answer and read a status byte that the device has not written (virtio 1.2, 5.2.6: the status
+//! tells the outcome, the used length does not). So the ring stops, as for an indirect table outside
+//! memory, of which nobody knows the status byte.
 //!
 //! # How to test
 //! Feature `driver` has the driver's side (`driver::Driver`). `virtio-queue` is the oracle: both

@@ -314,9 +314,11 @@ impl Queue {
             return Err(RingError::Busy { head });
         }
         let mut chain = self.spare.pop().unwrap_or_else(Chain::new);
-        chain.fill(&self.view, &self.table, head, self.status_beside_header)?;
+        let (view, table, has_status) = (&self.view, &self.table, self.status_beside_header);
+        if let Err(error) = chain.fill(view, table, head, has_status) {
+            chain.fill_outside((view, table), head, error, has_status)?;
+        }
         *word |= bit;
-        chain.mark_in_flight();
         self.in_flight += 1;
         Ok(chain)
     }

@@ -214,6 +214,100 @@ fn every_broken_rule_fails_the_ring_once_and_for_good() {
     }
 }
 
+/// Writes a request of three descriptors, in the ring's table or in an indirect one.
+fn put_request(driver: &Driver, pieces: [(u64, u32, bool); 3], indirect: bool) {
+    driver.put_chain(0, &pieces);
+    if indirect {
+        driver.write(BUFFERS + 4096, &driver.read(driver.config.desc, 48));
+        driver.put_desc(0, BUFFERS + 4096, 48, INDIRECT, 0);
+    }
+}
+
+#[test]
+fn an_address_outside_memory_fails_its_request_alone() {
+    let (header, data) = ((BUFFERS, 16, false), (BUFFERS + 512, 512, true));
+    let (status, answer) = ((BUFFERS + 2048, 1, true), (BUFFERS + 2000, 49, true));
+    for (pieces, at) in [
+        ([header, (MEMORY, 512, true), status], MEMORY),
+        ([header, (MEMORY - 8, 512, true), status], MEMORY - 8),
+        ([header, (u64::MAX - 8, 512, true), status], u64::MAX - 8),
+        ([header, (MEMORY - 8, 512, false), status], MEMORY - 8),
+        ([header, (u64::MAX, 1, true), answer], u64::MAX),
+        ([(MEMORY + 4096, 16, false), (MEMORY, 512, true), status], MEMORY + 4096),
+        ([(MEMORY, 16, false), data, status], MEMORY),
+    ] {
+        for indirect in [false, true] {
+            let (mut driver, mut queue) = pair(8, false);
+            put_request(&driver, pieces, indirect);
+            driver.put_chain(4, &[header, data, status]);
+            [0, 4].into_iter().for_each(|head| driver.offer(head));
+            driver.publish();
+            let failed = queue.pop().unwrap().unwrap();
+            let outside = failed.outside().unwrap().to_string();
+            assert!(outside.contains(&format!("at {at:#x} is in no memory")), "{outside}");
+            assert!(outside.contains("share=on"), "{outside}");
+            assert_eq!((failed.readable.len(), failed.writable.len()), (0, 1), "{pieces:?}");
+            failed.writable.write(&[7]);
+            let next = queue.pop().unwrap().unwrap();
+            assert!(next.outside().is_none());
+            assert_eq!((next.readable.len(), next.writable.len()), (16, 513));
+            [failed, next].into_iter().for_each(|chain| queue.push(chain, 1));
+            let _ = queue.publish();
+            assert_eq!((driver.used(), driver.used()), (Some((0, 1)), Some((4, 1))));
+            assert_eq!(driver.read(BUFFERS + 2048, 1), [7]);
+            // The lists of both are used again.
+            [4, 0].into_iter().for_each(|head| driver.offer(head));
+            driver.publish();
+            let again = queue.pop().unwrap().unwrap();
+            assert!(again.outside().is_none() && again.readable.len() == 16);
+            let other = queue.pop().unwrap().unwrap();
+            assert!(other.outside().is_some() && other.readable.is_empty());
+            [again, other].into_iter().for_each(crate::Chain::abandon);
+        }
+    }
+}
+
+/// A driver that sees a disk's request complete reads its status byte, which may be an old one.
+#[test]
+fn a_request_that_cannot_be_answered_does_not_complete() {
+    let pieces = [(BUFFERS, 16, false), (BUFFERS + 512, 512, true), (MEMORY, 1, true)];
+    let (mut driver, mut queue) = pair(8, false);
+    put_request(&driver, pieces, false);
+    driver.offer(0);
+    driver.publish();
+    let error = queue.pop().unwrap_err();
+    assert!(matches!(error, RingError::Memory { part: "buffer", .. }), "{error:?}");
+    assert!(error.summary().contains("memory that is not shared"));
+    assert_eq!((queue.next_avail(), queue.in_flight(), queue.failed()), (0, 0, true));
+    // The buffers of a NIC need no answer.
+    let mut queue = Queue::in_order(driver.config, driver.table.clone()).unwrap();
+    let chain = queue.pop().unwrap().unwrap();
+    assert!(chain.outside().is_some() && chain.readable.is_empty() && chain.writable.is_empty());
+    queue.push(chain, 0);
+    assert!(queue.publish() && driver.used() == Some((0, 0)));
+}
+
+#[test]
+fn an_address_outside_memory_excuses_no_broken_rule() {
+    let outside = (MEMORY, 512, true);
+    for (name, breakage) in [
+        ("Order", (|d| d.put_chain(0, &[(MEMORY, 8, true), (BUFFERS, 1, false)])) as Break),
+        ("Empty", |d| d.put_chain(0, &[(MEMORY, 8, false), (BUFFERS, 0, true)])),
+        ("TooLarge", |d| d.put_chain(0, &[(MEMORY, u32::MAX, false), (BUFFERS, 1, true)])),
+        ("TooLong", |d| d.put_desc(0, MEMORY, 8, NEXT | WRITE, 0)),
+        ("BadIndex", |d| d.put_desc(0, MEMORY, 8, NEXT | WRITE, 8)),
+    ] {
+        let (mut driver, mut queue) = pair(8, false);
+        driver.put_chain(0, &[outside]);
+        breakage(&mut driver);
+        driver.offer(0);
+        driver.publish();
+        let error = queue.pop().unwrap_err();
+        assert!(format!("{error:?}").starts_with(name), "{name}: {error:?}");
+        assert!(error.summary().contains("driver broke the ring"));
+    }
+}
+
 #[test]
 fn a_head_in_flight_cannot_come_again() {
     let (mut driver, mut queue) = pair(8, false);
@@ -264,22 +358,29 @@ fn chains_in_flight_survive_a_new_memory_table() {
     queue.push(chain, 0);
 }
 
-/// Result of a walk: readable and writable bytes, or `None` if the ring was refused.
-type Shape = Option<(u64, u64)>;
+/// Result of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    readable: u64,
+    writable: u64,
+    /// True if an address is outside memory.
+    is_outside: bool,
+}
 
-fn ours(driver: &Driver) -> Shape {
-    let mut queue = Queue::new(driver.config, driver.table.clone(), None).unwrap();
+/// Returns the shape, or `None` if the ring was refused.
+fn ours(mut queue: Queue) -> Option<Shape> {
     match queue.pop() {
         Ok(Some(chain)) => {
-            let shape = (chain.readable.len() as u64, chain.writable.len() as u64);
+            let (readable, writable) = (chain.readable.len() as u64, chain.writable.len() as u64);
+            let is_outside = chain.outside().is_some();
             chain.abandon();
-            Some(shape)
+            Some(Shape { readable, writable, is_outside })
         }
         _ => None,
     }
 }
 
-fn oracle(driver: &Driver) -> (u64, u64) {
+fn oracle(driver: &Driver) -> Shape {
     let fd = driver.mapping().fd().unwrap().as_fd().try_clone_to_owned().unwrap();
     let file = FileOffset::new(fd.into(), 0);
     let memory: GuestMemoryMmap =
@@ -291,16 +392,25 @@ fn oracle(driver: &Driver) -> (u64, u64) {
     queue.try_set_avail_ring_address(GuestAddress(driver.config.avail)).unwrap();
     queue.try_set_used_ring_address(GuestAddress(driver.config.used)).unwrap();
     queue.set_ready(true);
-    let (mut readable, mut writable) = (0, 0);
+    let (mut readable, mut writable, mut is_outside, mut last) = (0, 0, false, false);
     let chain = queue.pop_descriptor_chain(&memory).unwrap();
     for descriptor in chain {
+        let len = u64::from(descriptor.len());
+        let end = descriptor.addr().0.checked_add(len);
+        let is_inside = end.is_some_and(|end| end <= MEMORY);
+        is_outside |= !is_inside;
         if descriptor.is_write_only() {
-            writable += u64::from(descriptor.len());
+            writable += len;
+            last = is_inside;
         } else {
-            readable += u64::from(descriptor.len());
+            readable += len;
         }
     }
-    (readable, writable)
+    if is_outside {
+        Shape { readable: 0, writable: last.into(), is_outside }
+    } else {
+        Shape { readable, writable, is_outside }
+    }
 }
 
 fn any_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
@@ -336,8 +446,16 @@ proptest! {
         }
         driver.offer(head);
         driver.publish();
-        if let Some(shape) = ours(&driver) {
+        let (config, table) = (driver.config, || driver.table.clone());
+        let disk = ours(Queue::new(config, table(), None).unwrap());
+        let nic = ours(Queue::in_order(config, table()).unwrap());
+        if let Some(shape) = nic {
             prop_assert_eq!(shape, oracle(&driver));
+            // A disk's request is not popped if it could not be answered.
+            let is_mute = shape.is_outside && shape.writable == 0;
+            prop_assert_eq!(disk, (!is_mute).then_some(shape));
+        } else {
+            prop_assert_eq!(disk, None);
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct BlkQueue {
     /// Bytes of data popped in this turn.
     turn_bytes: u64,
     faults: usize,
+    /// Requests that failed because an address was outside memory.
+    outside_requests: u64,
     stopping: bool,
     /// Whether a stop fails requests that wait for space, or leaves them in the in-flight region.
     failing_stalled: bool,
@@ -107,6 +109,7 @@ impl BlkQueue {
             done: Vec::new(),
             turn_bytes: 0,
             faults,
+            outside_requests: 0,
             stopping: false,
             failing_stalled: false,
             stop_reply: None,
@@ -172,12 +175,7 @@ impl BlkQueue {
         let (disk, queue) = (&self.shared.id, self.index);
         let cause = error_chain(error);
         self.stats.broken_ring.record(&cause);
-        tracing::error!(
-            disk,
-            queue,
-            error = %cause,
-            "the guest's driver broke the ring; it must reset the device"
-        );
+        tracing::error!(disk, queue, error = %cause, "{}", error.summary());
         if let Some(err) = &self.err {
             context.notify(err);
         }

@@ -145,11 +145,11 @@ impl BlkQueue {
             }
             Parsed::Refused { code, status } => {
                 status.set(code);
-                self.stats.error();
+                self.refused(&chain);
                 self.queue.push(chain, 1);
             }
             Parsed::NoStatusByte => {
-                self.stats.error();
+                self.refused(&chain);
                 self.queue.push(chain, 0);
             }
         }
@@ -227,6 +227,20 @@ impl BlkQueue {
             status_of(outcome),
             buffers,
         );
+    }
+
+    /// Counts a request that never reached the disk, and logs an address outside memory.
+    #[cold]
+    fn refused(&mut self, chain: &Chain) {
+        self.stats.error();
+        let Some(outside) = chain.outside() else { return };
+        self.outside_requests += 1;
+        // A guest can make any number of them, and each line has a cost.
+        if self.outside_requests.is_power_of_two() {
+            let (disk, queue) = (&self.shared.id, self.index);
+            let failed = self.outside_requests;
+            tracing::error!(disk, queue, failed, "a request fails: {outside}");
+        }
     }
 
     #[cold]

@@ -111,6 +111,46 @@ fn chains_without_header_or_status_are_given_back() {
     assert_eq!(guest.write(0, &[1; 512]), 0, "the queue goes on");
 }
 
+/// As after a hot-added DIMM that is not shared: the driver has its ring in shared memory.
+#[test]
+fn an_address_outside_memory_fails_its_request_alone() {
+    let device = device(memory(), 1, false);
+    let mut guest = Guest::new(&device, true);
+    let dimm = 1 << 40;
+    let (header, status) = ((BUFFERS, 16, false), (BUFFERS + 64, 1, true));
+    let chains = [
+        vec![header, (dimm, 512, true), status],
+        vec![header, (dimm, 512, false), status],
+        vec![header, (Guest::data_at(0), 512, true), (dimm, 512, true), status],
+        vec![(dimm, 16, false), (Guest::data_at(0), 512, true), status],
+    ];
+    for chain in &chains {
+        // A request that works, in the same memory before and after.
+        assert_eq!(guest.write(0, &[9; 512]), 0);
+        guest.driver.write(BUFFERS + 64, &[0xff]);
+        guest.driver.put_chain(0, chain);
+        guest.driver.offer(0);
+        guest.publish();
+        assert_eq!(guest.used(), (0, 1));
+        assert_eq!(guest.status(0), 1, "{chain:?}");
+        assert_eq!(guest.read(0, 512), (0, vec![9; 512]));
+    }
+    let stats = device.stats();
+    assert_eq!((stats.errors, stats.broken_rings), (chains.len() as u64, 0));
+    assert_eq!((stats.requests.read, stats.requests.write), (4, 4));
+    assert!(device.broken_rings().is_empty());
+
+    // The status byte is outside: a driver that saw the request complete would read an old one.
+    guest.driver.put_chain(0, &[header, (Guest::data_at(0), 512, true), (dimm, 1, true)]);
+    guest.driver.offer(0);
+    guest.publish();
+    guest.wait_for_error(&mut [0; 8]);
+    let [(0, broken)] = &device.broken_rings()[..] else { panic!("the ring is not broken") };
+    assert!(broken.cause.contains("0x10000000000 is in no memory"), "{}", broken.cause);
+    assert!(broken.cause.ends_with("<access mode='shared'/>)"), "{}", broken.cause);
+    assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 12);
+}
+
 #[test]
 fn a_header_in_pieces_is_a_header() {
     let device = device(memory(), 1, false);

@@ -10,7 +10,7 @@ use testkit::openmetrics::{Page, read, value};
 use testkit::process::{PROCESS_DEADLINE, eventually};
 use testkit::raw::guest::{WaitEvent, drain};
 use testkit::raw::request::{Request, status};
-use testkit::raw::{Guest, Setup};
+use testkit::raw::{Guest, Malformed, Setup};
 
 /// Entries by which the available index jumps, more than the ring has.
 const JUMP: u16 = 1000;
@@ -102,6 +102,37 @@ fn a_disk_tells_its_broken_ring_until_it_starts_again() {
     drop(guest);
     eventually("the session ends", || of_disk(&mut caller).0.is_empty());
     assert_eq!(of_disk(&mut caller).1, 1);
+}
+
+/// As of a DIMM that is plugged into a running machine and is not shared.
+#[test]
+fn an_address_outside_memory_is_an_error_and_no_broken_ring() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let address = format!("{:#x}", guest.memory.end());
+    for _ in 0..3 {
+        let outcome = Malformed::DataOutside.inflict(&mut guest, 0, PROCESS_DEADLINE).unwrap();
+        assert_eq!(outcome.status, Some(status::IOERR), "{outcome:?}");
+        assert_eq!(guest.run(0, &Request::write(0, &[1; 512])).unwrap().status, status::OK);
+    }
+    let disk = caller.stats().disks.remove(0);
+    assert_eq!((disk.errors, disk.requests.write, disk.broken_rings_total), (3, 3, 0));
+    // Nobody could answer this one.
+    let outcome = Malformed::StatusOutside.inflict(&mut guest, 0, PROCESS_DEADLINE).unwrap();
+    assert_eq!(outcome.event, WaitEvent::QueueError);
+    let (broken, total) = of_disk(&mut caller);
+    assert_eq!((broken.len(), total), (1, 1));
+    assert!(broken[0].cause.contains(&address), "{broken:?}");
+    assert!(io.process.terminate().unwrap().success());
+    let log = io.process.stderr();
+    let fails: Vec<_> = log.lines().filter(|line| line.contains("a request fails")).collect();
+    let hint = format!("at {address} is in no memory that the front-end shares");
+    let told = |line: &&str| line.contains(&hint) && line.contains("share=on");
+    assert!(fails.len() == 2 && fails.iter().all(told), "the first and the second: {log}");
+    assert!(log.contains("needs memory that is not shared"), "{log}");
+    assert!(!log.contains("driver broke"), "{log}");
 }
 
 /// The front-end of a dead worker starts its rings again, so the next one finds the fault itself.

@@ -111,11 +111,11 @@ pub(super) fn broken_ring_sentence(id: &str, all: &[BrokenRing]) -> Option<(Stri
     let first = all.iter().max_by(|a, b| a.since_seconds.total_cmp(&b.since_seconds))?;
     let others = match all.len() {
         1 => String::new(),
-        count => format!(" and {} more", count - 1),
+        count => format!(" (and {} more)", count - 1),
     };
     let sentence = format!(
-        "{id} has a broken ring: {} ago its guest's driver broke {first}{others}, which waits for a \
-         reset of the device ({}).",
+        "{id} has a broken ring: {first}{others} broke {} ago and waits for a reset of the device \
+         ({}).",
         duration(first.since_seconds),
         first.cause,
     );

@@ -289,8 +289,8 @@ fn events() -> Vec<Row> {
             Cause::BrokenRing,
             Case::flow(1000, [5.0, 0.0, 110.0])
                 .with(|case| case.disk().broken_rings = vec![broken(2, 12.0), broken(1, 90.0)]),
-            "90 s ago its guest's driver broke request ring 1 and 1 more, which waits for a reset \
-             of the device (descriptor 9 is outside a table of 8).",
+            "request ring 1 (and 1 more) broke 90 s ago and waits for a reset of the device \
+             (descriptor 9 is outside a table of 8).",
         ),
         (
             // The ring was broken before an upgrade, so the new worker has not started it.
@@ -299,7 +299,7 @@ fn events() -> Vec<Row> {
                 case.disk().queues_started = 0;
                 case.disk().broken_rings = vec![broken(0, 3.0)];
             }),
-            "3.0 s ago its guest's driver broke request ring 0, which",
+            "request ring 0 broke 3.0 s ago and",
         ),
         (
             Cause::NoCpu,

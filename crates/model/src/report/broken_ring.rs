@@ -18,15 +18,15 @@ pub enum RingKind {
     Control,
 }
 
-/// A ring whose driver has broken the rules of virtqueues. It is not served until its front-end
-/// starts it again, and its requests wait.
+/// A ring whose driver has broken the rules of virtqueues, or which needs memory that is not
+/// shared. It is not served until its front-end starts it again, and its requests wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BrokenRing {
     /// Index of the virtqueue in its device.
     pub queue: u16,
     /// Purpose.
     pub kind: RingKind,
-    /// First rule that the driver broke.
+    /// First rule that the driver broke, or the range outside memory.
     pub cause: String,
     /// Time at which the ring broke, in seconds since 1970.
     pub unix_seconds: f64,

@@ -66,6 +66,8 @@ impl ControlQueue {
 
     /// Accepts a command, or answers at once that it is invalid.
     fn serve(&mut self, chain: Chain, context: &mut Context<'_>) {
+        // Without readable bytes, it is refused below.
+        self.ring.report_outside(&chain);
         let copied = chain.readable.peek(&mut self.room);
         let bytes = self.room.get(..copied).unwrap_or_default();
         let taken = if chain.writable.is_empty() {

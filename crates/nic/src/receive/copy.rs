@@ -105,6 +105,27 @@ impl Receive {
         self.consumption_counter.add_given(1);
     }
 
+    /// Returns the buffers at the front of the stock that are outside memory, with nothing in them.
+    /// Drivers count such a buffer as a bad frame and go on (Linux: `rx_length_errors`). Returns
+    /// whether there were any.
+    fn return_outside(&mut self, more: &mut usize) -> Result<bool, Reason> {
+        let mut returned = 0;
+        while self.stock.front().is_some_and(is_outside)
+            && let Some(popped) = self.stock.pop_front()
+        {
+            self.ring.push(popped, 0);
+            self.consumption_counter.add_given(1);
+            (returned, *more) = (returned + 1, *more + 1);
+            if returned > PIECES_MAX {
+                return Err(Reason::OutsideMemory);
+            }
+            if self.stock.is_empty() {
+                self.restock()?;
+            }
+        }
+        Ok(returned > 0)
+    }
+
     /// Copies a frame to as many buffers as it takes.
     #[inline(never)]
     fn put_spread(
@@ -113,6 +134,9 @@ impl Receive {
         bytes: usize,
         more: &mut usize,
     ) -> Result<(), Reason> {
+        if self.return_outside(more)? {
+            return self.copy_frame(frame, more);
+        }
         let (buffers, pieces) = self.collect(bytes)?;
         *more += pieces.saturating_sub(1);
         let mut header = frame.header;
@@ -152,9 +176,23 @@ impl Receive {
         if self.ring.queue.failed() {
             return Err(Reason::ReceiverClosed);
         }
-        self.stocked += self.stock.range(before..).map(Popped::writable).sum::<usize>();
+        for popped in self.stock.range_mut(before..) {
+            if let Popped::Chain(chain) = popped
+                && chain.outside().is_some()
+            {
+                self.ring.report_outside(chain);
+                // Its last byte is no place for a frame.
+                chain.writable.clear();
+            }
+            self.stocked += popped.writable();
+        }
         if self.stock.len() > before { Ok(()) } else { Err(Reason::NoBuffer) }
     }
+}
+
+/// Returns whether a buffer is outside memory.
+fn is_outside(popped: &Popped) -> bool {
+    matches!(popped, Popped::Chain(chain) if chain.outside().is_some())
 }
 
 /// Returns the number of memory pieces of a buffer, at least one.

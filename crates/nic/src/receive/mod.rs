@@ -122,11 +122,11 @@ impl Receive {
     }
 
     /// Delivers waiting frames, as far as there are buffers and one turn permits. Returns whether
-    /// there were any. A frame that has waited too long is dropped, and so is one that blocks
+    /// there is something to publish. A frame that has waited too long is dropped, and so is one that blocks
     /// others although there are buffers.
     fn deliver(&mut self, now_ns: u64) -> bool {
         let mut backlog = std::mem::take(&mut self.backlog);
-        let (mut frames, mut bytes) = (0, 0);
+        let (mut frames, mut bytes, mut returned) = (0, 0, false);
         while frames < TURN_FRAMES && bytes < TURN_BYTES {
             let is_old = backlog.is_old(now_ns);
             let stalls = backlog.stalls_at_ns() <= now_ns;
@@ -136,6 +136,8 @@ impl Receive {
                 if is_old { Err(Reason::NoBuffer) } else { self.copy_frame(&frame, &mut more) };
             let is_stuck = stalls && !self.stock.is_empty();
             if outcome == Err(Reason::NoBuffer) && !is_old && !is_stuck {
+                // The guest must see the buffers that it gets back.
+                returned = more > 0;
                 break;
             }
             (frames, bytes) = (frames + 1, bytes + frame.bytes() + more * PIECE_BYTES);
@@ -151,7 +153,7 @@ impl Receive {
             self.consumption_counter.backlog_drained();
         }
         self.backlog = backlog;
-        frames > 0
+        frames > 0 || returned
     }
 
     /// Drops all waiting frames.

@@ -10,6 +10,7 @@ use net::control::{COMMAND_BYTES_MAX, ControlFeatures, ERR, OK};
 use net::features::OfferedFeatures;
 use net::port::{PortId, PortPolicy};
 use nic::{ControlQueueState, PortIncarnation};
+use virtq::driver::BUFFERS;
 
 const SOON: Duration = Duration::from_secs(20);
 const PAIRS: u16 = 4;
@@ -213,6 +214,25 @@ fn what_is_no_command_is_refused_and_harms_nobody() {
     asking.control.kick();
     asking.control.wait_for_error();
     assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 3);
+}
+
+#[test]
+fn a_command_outside_memory_is_refused_and_the_next_one_obeyed() {
+    let lan = Lan::new(1);
+    let mut asking = Asking::new(&lan);
+    asking.start_control(&lan, 0);
+    let (outside, answer) = (1 << 40, BUFFERS + 64);
+    let control = &mut asking.control;
+    control.driver.write(answer, &[0xaa]);
+    control.offer(&[(outside, 2, false), (answer, 1, true)]);
+    control.publish();
+    assert_eq!((control.used().1, control.driver.read(answer, 1)), (1, vec![ERR]));
+    // Without a place for the answer.
+    control.offer(&[(BUFFERS, 2, false), (outside, 1, true)]);
+    control.publish();
+    assert_eq!(control.used().1, 0);
+    assert_eq!(control.ask(&[0, 0, 0], 1), [OK]);
+    assert_eq!(lan.fabric.broken_ring_count(PortId(PORT.into())), 0);
 }
 
 #[test]

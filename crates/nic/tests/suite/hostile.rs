@@ -151,6 +151,75 @@ fn a_bad_buffer_behind_good_ones_is_no_frame_that_came() {
     assert_eq!((counts.got_frames, counts.missed(Reason::ReceiverClosed)), (0, 1));
 }
 
+/// Guest address outside memory, as of a DIMM that was added later and is not shared.
+const DIMM: u64 = 1 << 40;
+
+#[test]
+fn a_frame_outside_memory_is_dropped_and_the_next_one_goes() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(8, 2048);
+    let frame = plain(EVERYBODY, 1, 60);
+    for chain in [
+        &[(DIMM, 72, false)][..],
+        &[(BUFFERS, 12, false), (DIMM, 60, false)],
+        &[(DIMM, 12, false), (BUFFERS, 60, false)],
+        &[(BUFFERS, 72, false), (DIMM, 60, true)],
+    ] {
+        a.tx.offer(chain);
+        a.send(NOTHING, &frame);
+        assert_eq!(a.tx.used().1, 0, "{chain:?}");
+        assert_eq!(b.rx.receive().frame, frame);
+    }
+    let counts = lan.counts(1);
+    assert_eq!((counts.refused(Reason::OutsideMemory), counts.sent_frames), (4, 8));
+    assert_eq!(lan.fabric.queues(PortId(1))[0].sent.drops(Reason::OutsideMemory), 4);
+    assert_eq!(lan.fabric.broken_ring_count(PortId(1)), 0);
+}
+
+#[test]
+fn buffers_outside_memory_come_back_empty_and_others_are_filled() {
+    for bits in [all(), BARE] {
+        let lan = Lan::new(1);
+        let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, bits));
+        let frame = plain(EVERYBODY, 1, 60);
+        // More than are popped at once.
+        (0..40).for_each(|_| b.rx.offer_at(DIMM, 2048));
+        b.rx.post(1, 2048);
+        (0..3).for_each(|_| b.rx.offer_at(DIMM, 2048));
+        b.rx.publish();
+        a.send(NOTHING, &frame);
+        (0..40).for_each(|_| assert_eq!(b.rx.used().1, 0));
+        assert_eq!(b.rx.receive().frame, frame);
+        // A frame that finds no others waits for one. The guest gets those back before.
+        a.send(NOTHING, &frame);
+        (0..3).for_each(|_| assert_eq!(b.rx.used().1, 0));
+        b.rx.offer_at(DIMM, 2048);
+        b.rx.publish();
+        assert_eq!(b.rx.used().1, 0, "it comes back while the frame waits");
+        b.rx.post(1, 2048);
+        assert_eq!(b.rx.receive().frame, frame);
+        let counts = lan.counts(2);
+        assert_eq!((counts.got_frames, lan.fabric.broken_ring_count(PortId(2))), (2, 0));
+        assert_eq!((b.rx.stop(), b.rx.driver.used_idx()), (46, 46));
+    }
+}
+
+#[test]
+fn a_buffer_outside_memory_between_those_of_a_frame_has_nothing_of_it() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(1, 500);
+    b.rx.offer_at(DIMM, 500);
+    // Its last byte is in memory.
+    b.rx.offer(&[(DIMM, 500, true), (BUFFERS, 1, true)]);
+    b.rx.post(1, 2048);
+    let frame = plain(EVERYBODY, 1, 1000);
+    a.send(NOTHING, &frame);
+    let got = b.rx.receive();
+    assert_eq!((got.buffers, got.frame), (4, frame));
+}
+
 #[test]
 fn memory_that_is_cut_off_ends_its_own_session_only() {
     let lan = Lan::new(1);

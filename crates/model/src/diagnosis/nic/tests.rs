@@ -95,7 +95,7 @@ fn every_cause_is_told() {
     let cases: [(NicCause, &str, Change); 13] = [
         (NicCause::Idle, "is idle", |_| {}),
         (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),
-        (NicCause::BrokenRing, "5.0 s ago its guest's driver broke transmit ring 1", |nic| {
+        (NicCause::BrokenRing, "transmit ring 1 broke 5.0 s ago", |nic| {
             let (kind, cause) = (RingKind::Transmit, "descriptor 9 is outside".into());
             let (unix_seconds, since_seconds) = (1e9, 5.0);
             nic.broken_rings =

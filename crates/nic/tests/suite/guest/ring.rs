@@ -157,6 +157,13 @@ impl Ring {
         wanted
     }
 
+    /// Offers a buffer at any address to receive into.
+    pub(crate) fn offer_at(&mut self, addr: u64, bytes: u32) {
+        let slot = self.offered % RING;
+        self.driver.put_chain(slot, &[(addr, bytes, true)]);
+        self.show(slot);
+    }
+
     /// Offers buffers of several pieces of one byte each.
     pub(crate) fn post_scattered(&mut self, count: u16, pieces: u16) {
         for _ in 0..count {
