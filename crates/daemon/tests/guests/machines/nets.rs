@@ -112,15 +112,9 @@ impl Guest {
         Self { machine, vif, shell, address }
     }
 
-    /// Assigns the guest's address to its VIF, which was plugged again.
+    /// Waits until the guest has requested an address for its VIF, which was plugged again.
     fn again(&mut self) {
-        let address = &self.address;
-        for line in [
-            "killall udhcpc; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done",
-            &format!("ip addr add {address}/24 dev eth0; ip link set dev eth0 up"),
-        ] {
-            self.shell.run(line, PATIENCE).unwrap();
-        }
+        assert_eq!(self.shell.run("lease eth0", PATIENCE).unwrap(), self.address);
     }
 
     fn hears(&mut self, address: &str, questions: u32) -> bool {
