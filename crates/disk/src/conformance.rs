@@ -42,12 +42,17 @@ struct Pump {
     /// Second buffer lists of reads on the same memory, since the channel may consume the first.
     windows: HashMap<u32, Buffers>,
     next: u32,
+    /// Requests that ended within their submission.
+    ended_at_once: usize,
 }
 
 impl Pump {
     fn submit(&mut self, context: &mut Context<'_>, request: Request) {
         match self.channel.submit(context, request) {
-            SubmitOutcome::Done(completion) => self.finish(completion),
+            SubmitOutcome::Done(completion) => {
+                self.ended_at_once += 1;
+                self.finish(completion);
+            }
             SubmitOutcome::Pending => {}
             SubmitOutcome::Full(request) => self.held.push(request),
         }
@@ -101,6 +106,7 @@ impl Client {
                 done: Vec::new(),
                 windows: HashMap::new(),
                 next: 0,
+                ended_at_once: 0,
             })
         };
         let id = reactor.handle().call(|context| context.add_poller(None, make));
@@ -203,6 +209,19 @@ impl Client {
     /// Sends a request and waits for its outcome.
     pub fn run(&self, kind: RequestKind, offset: u64, len: u64, data: Vec<u8>) -> Answer {
         self.send(kind, offset, len, data, 0).wait()
+    }
+
+    /// Returns the number of requests that ended within their submission.
+    ///
+    /// # Panics
+    /// Panics if the reactor has ended.
+    pub fn ended_at_once(&self) -> usize {
+        let id = self.id;
+        let count = self
+            .reactor
+            .handle()
+            .call(move |context| context.with_poller(id, |pump: &mut Pump, _| pump.ended_at_once));
+        count.expect("a running reactor").expect("a channel")
     }
 
     /// Reads `len` bytes.

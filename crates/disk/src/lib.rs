@@ -40,6 +40,14 @@
 //! front-end in before. Without write permission it cannot take the lock that it would sleep for.
 //! It checks with growing pauses, because no event exists.
 //!
+//! **Small reads of what is in memory need no io_uring.** A buffered channel asks the page cache
+//! first, without waiting. A file system that has no such read is asked once by each channel. Files
+//! on tmpfs are read at once, because io_uring hands each of their reads to a kernel thread. Only a
+//! page that the host swapped out makes such a read wait, as it does for a memory disk and for
+//! guest memory: a host whose VMs must not wait has no swap, or keeps it away from them. Buffered
+//! writes go to a kernel thread on every file system: they wait for the file's lock, which a discard
+//! holds for long, and for free memory.
+//!
 //! **Full storage makes requests wait.** The kernel has no event for "space is available". So
 //! stalled requests are retried twice a second, and only while some wait. When a queue stops, it
 //! gives up waiting ([`Channel::fail_stalled`]). With an in-flight region the requests stay on

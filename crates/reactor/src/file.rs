@@ -32,12 +32,24 @@ impl File {
     /// # Errors
     /// EAGAIN if the read would wait, EOPNOTSUPP if the file system does not support the flag.
     pub fn read_nowait(&self, buffers: &Buffers, offset: u64) -> Result<usize, Errno> {
+        self.read(buffers, offset, libc::RWF_NOWAIT)
+    }
+
+    /// Reads at `offset`, and waits if it must. On a reactor only for files whose bytes are always
+    /// in memory. May read less than requested.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn read_memory(&self, buffers: &Buffers, offset: u64) -> Result<usize, Errno> {
+        self.read(buffers, offset, 0)
+    }
+
+    fn read(&self, buffers: &Buffers, offset: u64, flags: libc::c_int) -> Result<usize, Errno> {
         let iovecs = buffers.iovecs();
         let count = iovecs.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
         let offset = libc::off64_t::try_from(offset).map_err(|_| Errno::INVAL)?;
         // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
-        let read =
-            unsafe { libc::preadv2(self.raw(), iovecs.as_ptr(), count, offset, libc::RWF_NOWAIT) };
+        let read = unsafe { libc::preadv2(self.raw(), iovecs.as_ptr(), count, offset, flags) };
         counted(read)
     }
 

@@ -26,6 +26,19 @@ const TIMER: u64 = u64::MAX;
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 
+/// How a channel reads what is in memory with a system call of its own, without io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InlineRead {
+    /// It does not: for direct I/O, and where the file system cannot say what is in memory.
+    Off,
+    /// As far as the page cache has the bytes.
+    PageCache,
+    /// Always. Memory file systems lack RWF_NOWAIT, and io_uring would send each read to a kernel
+    /// thread. There is nothing to wait for, except for pages that the host has swapped out. The
+    /// copy to the guest's memory, and all of a [`crate::MemoryDisk`], wait for such pages too.
+    Memory,
+}
+
 /// One reactor's channel to a file.
 pub(crate) struct FileChannel {
     file: File,
@@ -33,6 +46,7 @@ pub(crate) struct FileChannel {
     shared: Arc<Shared>,
     image_info: ImageInfo,
     buffered: bool,
+    inline_read: InlineRead,
     on_full: OnFull,
     draining: bool,
     /// True once the outcome of requests does not matter any more.
@@ -60,12 +74,19 @@ impl FileChannel {
         shared: Arc<Shared>,
         context: &mut Context<'_>,
     ) -> Self {
+        let inline_read = match (image_info.is_in_memory, options.direct) {
+            // Memory file systems ignore O_DIRECT.
+            (true, _) => InlineRead::Memory,
+            (false, true) => InlineRead::Off,
+            (false, false) => InlineRead::PageCache,
+        };
         Self {
             file: File::new(file),
             port: context.open_port(),
             shared,
             image_info,
             buffered: !options.direct,
+            inline_read,
             on_full: options.on_full,
             draining: false,
             abandoned: false,
@@ -81,14 +102,27 @@ impl FileChannel {
         }
     }
 
-    /// Reads the data that the page cache has. Returns true if that was all of the request.
+    /// Reads the data that is in memory. Returns true if that was all of the request.
     fn read_inline(&mut self, context: &Context<'_>, request: &mut Request) -> bool {
-        if !self.buffered || request.len > INLINE_READ || request.len > self.budget {
+        let is_small = request.len <= INLINE_READ && request.len <= self.budget;
+        if self.inline_read == InlineRead::Off || !is_small {
             return false;
         }
         context.count_syscalls(1);
-        let Ok(read) = self.file.read_nowait(&request.buffers, request.offset) else {
-            return false;
+        let (buffers, offset) = (&request.buffers, request.offset);
+        let outcome = match self.inline_read {
+            InlineRead::Memory => self.file.read_memory(buffers, offset),
+            _ => self.file.read_nowait(buffers, offset),
+        };
+        let read = match outcome {
+            Ok(read) => read,
+            Err(error) => {
+                if error == Errno::OPNOTSUPP {
+                    // No later read would succeed.
+                    self.inline_read = InlineRead::Off;
+                }
+                return false;
+            }
         };
         self.budget -= request.len;
         if read as u64 == request.len {

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fstat, ioctl_blksszget, seek, statx,
+    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fstat, fstatfs, ioctl_blksszget, seek,
+    statx,
 };
 use rustix::io::Errno;
 
@@ -17,6 +18,9 @@ const CAUTIOUS_BLOCK: u32 = 4096;
 const SECTOR: u32 = 512;
 /// Largest block size: Linux guests accept no logical block larger than a page.
 const LARGEST_BLOCK: u32 = 4096;
+
+/// Types of tmpfs and ramfs, whose files are pages in memory and nothing else.
+const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Properties of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(crate) struct ImageInfo {
     pub(crate) length_align: usize,
     /// True for a block device.
     pub(crate) is_block_device: bool,
+    /// True for a file on tmpfs or ramfs.
+    pub(crate) is_in_memory: bool,
 }
 
 /// Identity of a file or device, independent of the path.
@@ -165,7 +171,10 @@ fn examine(
     }
     // Kernels before 6.18 require whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
-    Ok(ImageInfo { size, block_size, memory_align, length_align, is_block_device })
+    // The field has other widths on other hosts. The number fits in 32 bits on all of them.
+    let is_in_memory = !is_block_device
+        && fstatfs(fd).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u32)));
+    Ok(ImageInfo { size, block_size, memory_align, length_align, is_block_device, is_in_memory })
 }
 
 /// Returns the size of a file or block device in bytes.

@@ -59,6 +59,37 @@ fn a_file_in_memory_conforms_though_it_has_no_zero_range() {
     conformance::run(open(options(&image(dir.path(), SIZE))));
 }
 
+/// With io_uring, a kernel thread would execute each of them.
+#[test]
+fn small_reads_of_a_file_in_memory_end_within_their_submission() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(dir.path(), SIZE);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[7; 8192], 0).unwrap();
+    if let Ok(direct) = FileDisk::open(FileOptions { direct: true, ..options(&path) }) {
+        let disk: Arc<dyn Disk> = Arc::new(direct);
+        let client = Client::new(&disk);
+        assert_eq!((client.read(0, 8192), client.ended_at_once()), (vec![7; 8192], 1));
+    }
+    let client = Client::new(&open(options(&path)));
+    // Data, both, a hole, and the largest small read.
+    for (offset, len, sum) in [(512, 4096, 7 * 4096), (4096, 8192, 7 * 4096), (SIZE - 512, 512, 0)]
+    {
+        let read = client.read(offset, len);
+        assert_eq!(read.iter().map(|byte| u64::from(*byte)).sum::<u64>(), sum);
+    }
+    client.read(0, 32 << 10);
+    assert_eq!(client.ended_at_once(), 4);
+    // A large read would hold up the reactor's other queues.
+    client.read(0, 64 << 10);
+    client.write(0, vec![8; 4096]);
+    assert_eq!((client.read(0, 1 << 20)[4095], client.ended_at_once()), (8, 4));
+    // The file has ended before the disk: io_uring finds the error.
+    file.set_len(4096).unwrap();
+    let short = client.run(RequestKind::Read, 2048, 4096, vec![]).0;
+    assert_eq!((short, client.ended_at_once()), (Err(IoError::Short), 4));
+}
+
 #[test]
 fn memory_conforms_and_grows() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap());
