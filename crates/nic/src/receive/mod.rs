@@ -122,8 +122,8 @@ impl Receive {
     }
 
     /// Delivers waiting frames, as far as there are buffers and one turn permits. Returns whether
-    /// there is something to publish. A frame that has waited too long is dropped, and so is one that blocks
-    /// others although there are buffers.
+    /// there is something to publish. A frame that has waited too long is dropped, and so is one
+    /// that blocks others although there are buffers.
     fn deliver(&mut self, now_ns: u64) -> bool {
         let mut backlog = std::mem::take(&mut self.backlog);
         let (mut frames, mut bytes, mut returned) = (0, 0, false);
