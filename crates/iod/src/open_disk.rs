@@ -32,6 +32,15 @@ impl OpenError {
             _ => None,
         }
     }
+
+    /// Returns the path of the image and the size of a block in bytes that direct I/O needs, if that
+    /// is larger than requested.
+    pub(crate) fn needed_block_size(&self) -> Option<(&Path, u32)> {
+        match &self.source {
+            DiskError::BlockSize { path, needed, .. } => Some((path, *needed)),
+            _ => None,
+        }
+    }
 }
 
 impl From<DiskError> for OpenError {
@@ -167,6 +176,26 @@ fn options(spec: &DiskSpec, path: &Path) -> FileOptions {
     }
 }
 
+/// Returns what users should know about a disk whose block size follows from its storage.
+pub(crate) fn block_size_note(
+    spec: &DiskSpec,
+    geometry: disk::Geometry,
+    is_block_device: bool,
+) -> Option<String> {
+    let (Backend::File(path), None) = (&spec.backend, spec.block_size) else { return None };
+    let bytes = geometry.block_size;
+    let place = if is_block_device { "" } else { "the file system of " };
+    (bytes != DEFAULT_BLOCK_BYTES).then(|| {
+        format!(
+            "the guest's disk has {bytes}-byte blocks, because direct I/O on {place}{} needs them; \
+             a guest whose partition table was made with 512-byte blocks, as in an image that was \
+             copied from other storage, finds no partitions: attach the disk with cache=writeback \
+             (--cache writeback) for 512-byte blocks",
+            path.display()
+        )
+    })
+}
+
 /// Converts a disk's geometry for reports.
 pub fn reported(geometry: disk::Geometry) -> model::report::Geometry {
     model::report::Geometry {
@@ -194,6 +223,25 @@ mod tests {
         assert_ne!(of("a", "/s"), of("b", "/s"));
         assert_ne!(of("disk", "/s"), of("disk", "/t"));
         assert_eq!(of("disk", "fd:3"), None);
+    }
+
+    #[test]
+    fn blocks_that_follow_from_the_storage_are_noted() {
+        let geometry = |block_size| disk::Geometry {
+            size: 1 << 20,
+            block_size,
+            read_only: false,
+            discard: true,
+        };
+        let spec = DiskSpec::new("d", "/s", Backend::File("/img/a.raw".into()));
+        assert_eq!(block_size_note(&spec, geometry(512), false), None);
+        let note = block_size_note(&spec, geometry(4096), false).unwrap();
+        assert!(note.contains("4096-byte") && note.contains("file system of /img/a.raw"), "{note}");
+        assert!(note.contains("cache=writeback"), "{note}");
+        let note = block_size_note(&spec, geometry(4096), true).unwrap();
+        assert!(!note.contains("file system"), "{note}");
+        let chosen = DiskSpec { block_size: Some(4096), ..spec };
+        assert_eq!(block_size_note(&chosen, geometry(4096), false), None);
     }
 
     #[test]

@@ -46,9 +46,9 @@ pub(crate) struct NotACall(DatapathError);
   ringway io upgrade                             (to the file at the running program's path)
   ringway io upgrade binary=/opt/ringway/ringway-io
 
-The result is printed as JSON, indented on a terminal; the result of metrics as plain text. Exit
-code 1, with the reason on standard error, if the call is refused or not answered; 2 if the method
-is unknown or the parameters are wrong.")]
+The result is printed as JSON, indented on a terminal; the result of metrics as plain text. Notes
+of disk.attach are also printed on standard error. Exit code 1, with the reason on standard error,
+if the call is refused or not answered; 2 if the method is unknown or the parameters are wrong.")]
 pub(crate) struct Io {
     /// Control socket of the ringway-io
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = USUAL_CONTROL)]
@@ -91,6 +91,10 @@ impl Io {
             serde_json::to_writer(&mut output, &result)?;
         }
         writeln!(output)?;
+        let notes = result.get("notes").and_then(|notes| notes.as_array()).into_iter().flatten();
+        for note in notes.filter_map(|note| note.as_str()) {
+            writeln!(std::io::stderr(), "note: {note}")?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,7 +6,11 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::json;
 use testkit::process::{copy_program, write_script};
+use testkit::storage::LoopDevice;
+
+use crate::served::Served;
 
 fn ringway(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ringway"))
@@ -122,6 +126,17 @@ fn a_detach_by_hand_is_checked_unless_forced() {
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains("with force=true"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn notes_of_an_attach_are_printed_and_are_no_failure() {
+    let device = LoopDevice::new(1 << 20, 4096).unwrap();
+    let io = Served::start(&[]);
+    let spec = json!({"id": "d", "socket": io.socket("d"), "backend": {"file": device.path()}});
+    let output = io.ringway(&["io", "disk.attach", &spec.to_string()]);
+    assert!(output.status.success(), "{output:?}");
+    let text = stderr(&output);
+    assert!(text.starts_with("note: ") && text.contains("cache=writeback"), "{text}");
 }
 
 /// An invalid call is detected before it is sent, and from the server's answer.

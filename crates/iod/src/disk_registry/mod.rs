@@ -246,7 +246,8 @@ impl DiskRegistry {
 
 fn reply(served_disk: &ServedDisk) -> DiskReply {
     let geometry = reported(served_disk.geometry());
-    DiskReply { id: served_disk.spec().id.clone(), state: state(served_disk), geometry }
+    let (id, state) = (served_disk.spec().id.clone(), state(served_disk));
+    DiskReply { id, state, geometry, notes: Vec::new() }
 }
 
 /// Returns a disk's state for reports.

@@ -62,6 +62,9 @@ pub struct PreservedDisk {
     /// Size in bytes that guests were told.
     #[serde(default)]
     pub size: Option<u64>,
+    /// Size of a block in bytes that guests were told. Older workers do not record it.
+    #[serde(default)]
+    pub block_size: Option<u32>,
     /// Identity of the image file or device.
     #[serde(default)]
     pub identity: Option<Identity>,

@@ -69,6 +69,7 @@ fn glimpse(id: &str, data: &Value) -> PreservedDisk {
         paused: false,
         leaving: false,
         size: part(data, "size"),
+        block_size: part(data, "block_size"),
         identity: None,
         exports: Vec::new(),
     }

@@ -25,6 +25,7 @@ impl ServedDisk {
             paused: self.is_paused(),
             leaving: false,
             size: Some(self.geometry().size),
+            block_size: Some(self.geometry().block_size),
             identity: self.identity,
             exports: self.export_specs(),
         }
@@ -43,14 +44,14 @@ impl ServedDisk {
     /// Opens a disk of a former worker. It is not served yet and not locked.
     ///
     /// # Errors
-    /// The image is gone, another one, or smaller than guests were told.
+    /// The image is gone, another one, or smaller than guests were told; or it needs larger blocks.
     pub fn restore(
         preserved_disk: &PreservedDisk,
         preserved_fds: PreservedFds,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
         let PreservedFds { listener, memory, .. } = preserved_fds;
-        let opened = Self::open_disk(&preserved_disk.spec, memory, preserved_disk.size)?;
+        let opened = open(preserved_disk, memory)?;
         check(preserved_disk, &opened)?;
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // The former balance is unknown. Assume none, so that a crash of a worker grants no burst.
@@ -73,6 +74,22 @@ impl ServedDisk {
             listener.close_keep_files();
         }
     }
+}
+
+/// Opens the image of a preserved disk with the blocks that guests know, whatever the storage is now.
+fn open(
+    preserved_disk: &PreservedDisk,
+    memory: Option<OwnedFd>,
+) -> Result<Opened, ServedDiskError> {
+    let PreservedDisk { spec, size, block_size: told, .. } = preserved_disk;
+    let spec = DiskSpec { block_size: told.or(spec.block_size), ..spec.clone() };
+    ServedDisk::open_disk(&spec, memory, *size).map_err(|error| match (error, told) {
+        (ServedDiskError::Open(error), &Some(told)) => match error.needed_block_size() {
+            Some((path, found)) => ServedDiskError::BlockSize { path: path.into(), found, told },
+            None => error.into(),
+        },
+        (error, _) => error,
+    })
 }
 
 /// Checks that the image is the one that guests know.

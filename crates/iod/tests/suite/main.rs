@@ -4,6 +4,7 @@
 mod actor;
 mod arrivals;
 mod began;
+mod block_sizes;
 mod broken;
 mod budgets;
 mod caps;

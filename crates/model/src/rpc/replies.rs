@@ -17,6 +17,10 @@ pub struct DiskReply {
     pub state: DiskState,
     /// Geometry as the guest sees it.
     pub geometry: Geometry,
+    /// What the caller of `disk.attach` should know about the disk, with remedies. Empty in other
+    /// replies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Result of `nic.attach` and `nic.poll`.

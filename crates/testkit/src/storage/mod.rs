@@ -1,13 +1,15 @@
-//! Storage that hangs on command.
+//! Storage that hangs on command, and storage with chosen sectors.
 //!
 //! - [`Hanging`], a file system: processes that write to it sleep in the kernel.
 //! - [`Stalling`], a block device: its requests, also reads, stay in the kernel.
+//! - [`LoopDevice`], a block device with sectors of a chosen size.
 //!
 //! Without cleanup both would outlive the test, together with every process that uses them. So a
 //! shell lets the storage continue and removes it when the test's end of its input closes. The
 //! kernel closes it however the test ends. [`cpus`](crate::cpus) are restored in the same way.
 
 mod hanging;
+mod loop_device;
 mod stalling;
 
 use std::ffi::OsStr;
@@ -17,6 +19,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use crate::error::{Error, Result};
 
 pub use hanging::Hanging;
+pub use loop_device::LoopDevice;
 pub use stalling::Stalling;
 
 /// Shell that removes the storage when this is dropped.

@@ -120,7 +120,12 @@ impl Datapath for SimPath {
             }
             let disk = Disk { sr: self.sr, spec: spec.clone(), vdi, active: false };
             let disk = state.disks.entry(spec.id.clone()).or_insert(disk);
-            Ok(DiskReply { id: spec.id.clone(), state: state_of(disk), geometry: geometry(disk) })
+            Ok(DiskReply {
+                id: spec.id.clone(),
+                state: state_of(disk),
+                geometry: geometry(disk),
+                notes: Vec::new(),
+            })
         }))
     }
 

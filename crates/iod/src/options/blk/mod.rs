@@ -68,7 +68,8 @@ pub struct BlkOptions {
     /// Serial number that the guest sees, up to 20 characters
     #[arg(long, value_name = "TEXT", value_parser = serial)]
     pub serial: Option<String>,
-    /// Logical block size in bytes [default: what the storage requires for direct I/O]
+    /// Logical block size in bytes [default: what the storage requires for direct I/O, 512 with
+    /// --cache writeback]
     #[arg(long, value_name = "BYTES")]
     pub block_size: Option<u32>,
     /// Caching on the host: none is direct I/O, writeback uses the page cache until a flush

@@ -95,7 +95,8 @@ impl SrDatapath {
         if spec.activate {
             self.activate(&spec.id).await?;
         }
-        Ok(DiskReply { id: disk.id, state: disk.state, geometry: disk.geometry })
+        let DiskStats { id, state, geometry, .. } = disk;
+        Ok(DiskReply { id, state, geometry, notes: Vec::new() })
     }
 }
 
