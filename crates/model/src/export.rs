@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{SpecError, validate_id, validate_socket};
 
-/// Default number of connections that one export accepts at a time: several for each of a few
-/// clients that use several.
-pub const DEFAULT_CONNECTIONS: u16 = 16;
+/// Default number of connections that one export accepts at a time, as QEMU's NBD server has it:
+/// bursts of clients are served, also beside clients that stay connected and do nothing.
+pub const DEFAULT_CONNECTIONS: u16 = 100;
 /// Maximum number of connections of one export: each may use some megabytes.
 pub const MAX_CONNECTIONS: u16 = 256;
 

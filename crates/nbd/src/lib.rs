@@ -37,7 +37,8 @@
 //! Everything that it sends is parsed once into a checked type. A connection holds at most
 //! [`MEMORY_MAX`] bytes, however many requests it sends and however few replies it takes: then no
 //! more is received until replies are gone. A client that does not finish its handshake is
-//! disconnected after [`HANDSHAKE_DEADLINE`]. Afterwards a client may take as long as it likes,
+//! disconnected after [`HANDSHAKE_DEADLINE`], or when another client needs its place among the
+//! limited connections. Afterwards a client may take as long as it likes,
 //! because it keeps only its own memory busy.
 //!
 //! # Errors and invariants

@@ -35,7 +35,10 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
     /// The connection limit is reached.
-    #[error("{limit} clients are connected, which is the limit; give the export more connections")]
+    #[error(
+        "{limit} clients are connected, which is the limit; end some of them, or export the disk \
+         with more \"connections\""
+    )]
     TooMany {
         /// Most connections at a time.
         limit: usize,
@@ -63,10 +66,42 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Connections by id. `None` while the connection is being set up.
-    connections: BTreeMap<u64, Option<(Handle, PollerId)>>,
+    /// Connections by id, the oldest first.
+    connections: BTreeMap<u64, ConnectionEntry>,
     next_id: u64,
     ending: bool,
+}
+
+#[derive(Debug, Default)]
+struct ConnectionEntry {
+    /// `None` while the connection is being set up.
+    place: Option<(Handle, PollerId)>,
+    /// True once the client has finished its handshake.
+    served: bool,
+    /// True if the connection was told to end in favour of another one. It does not count any more.
+    displaced: bool,
+}
+
+impl Registry {
+    /// Returns the number of connections that count.
+    fn len(&self) -> usize {
+        self.connections.values().filter(|one| !one.displaced).count()
+    }
+
+    /// Ends the oldest connection whose client has not finished its handshake. Returns false if
+    /// there is none.
+    fn displace(&mut self) -> bool {
+        let mut waiting = self.connections.values_mut().filter(|one| !one.served && !one.displaced);
+        let Some((entry, (reactor, id))) = waiting.find_map(|entry| {
+            let place = entry.place.clone()?;
+            Some((entry, place))
+        }) else {
+            return false;
+        };
+        entry.displaced = true;
+        close(&reactor, id);
+        true
+    }
 }
 
 impl fmt::Debug for Shared {
@@ -101,6 +136,15 @@ pub(crate) struct ConnectionPermit {
     id: u64,
 }
 
+impl ConnectionPermit {
+    /// Records that the client has finished its handshake: the connection keeps its place.
+    pub(crate) fn mark_served(&self) {
+        if let Some(entry) = self.shared.registry().connections.get_mut(&self.id) {
+            entry.served = true;
+        }
+    }
+}
+
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.shared.registry().connections.remove(&self.id);
@@ -133,7 +177,8 @@ impl NbdServer {
     }
 
     /// Serves the client at the other end of a stream socket on `reactor`. Drops `keep` when the
-    /// connection has ended.
+    /// connection has ended. At the limit of connections, the oldest client that has not finished
+    /// its handshake is disconnected: one that never speaks locks no other out.
     ///
     /// # Errors
     /// [`AcceptError`]; the socket is closed.
@@ -152,8 +197,8 @@ impl NbdServer {
             })
         })??;
         let mut registry = self.shared.registry();
-        if let Some(place) = registry.connections.get_mut(&id) {
-            *place = Some((reactor.clone(), poller_id));
+        if let Some(entry) = registry.connections.get_mut(&id) {
+            entry.place = Some((reactor.clone(), poller_id));
         }
         if registry.ending {
             // `hang_up` ran before the poller's id was registered.
@@ -168,18 +213,25 @@ impl NbdServer {
         if registry.ending {
             return Err(AcceptError::Ending);
         }
-        if registry.connections.len() >= limit {
-            return Err(AcceptError::TooMany { limit });
+        if registry.len() >= limit {
+            if !registry.displace() {
+                return Err(AcceptError::TooMany { limit });
+            }
+            tracing::info!(
+                export = self.shared.options.name,
+                "client disconnected: its handshake is not finished, and another client connects \
+                 at the limit of {limit} connections"
+            );
         }
         let id = registry.next_id;
         registry.next_id += 1;
-        registry.connections.insert(id, None);
+        registry.connections.insert(id, ConnectionEntry::default());
         Ok(ConnectionPermit { shared: Arc::clone(&self.shared), id })
     }
 
     /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
-        self.shared.registry().connections.len()
+        self.shared.registry().len()
     }
 
     /// Returns the counters since the export was created.
@@ -191,7 +243,7 @@ impl NbdServer {
     pub fn hang_up(&self) {
         let mut registry = self.shared.registry();
         registry.ending = true;
-        for (reactor, id) in registry.connections.values().flatten() {
+        for (reactor, id) in registry.connections.values().filter_map(|one| one.place.as_ref()) {
             close(reactor, *id);
         }
     }

@@ -30,8 +30,9 @@ use crate::error::SocketError;
 use crate::lock::{Lock, identity};
 use crate::stop_signal::{StopSignal, Woken};
 
-/// Number of front-ends that may wait while one is served.
-const BACKLOG: i32 = 16;
+/// Number of front-ends or clients that may wait until they are accepted. A client that does not wait
+/// fails if there are more. The kernel lowers it to `net.core.somaxconn`, 4096 by default.
+const BACKLOG: i32 = 4096;
 /// Pause after an accept that failed for lack of descriptors or memory. No event reports when they
 /// are available again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -94,7 +94,8 @@ impl NbdExport {
         let server = Arc::new(NbdServer::new(Arc::clone(&served_disk.disk), options)?);
         let gate = Arc::new(AcceptGate::new()?);
         let twins = (Arc::clone(&server), Arc::clone(&listener), Arc::clone(&gate));
-        let work = move || accept(&twins.0, &twins.1, &twins.2, &pool);
+        let name = spec.id.clone();
+        let work = move || accept(&name, &twins.0, &twins.1, &twins.2, &pool);
         let thread = std::thread::Builder::new().name("nbd".into()).spawn(work)?;
         let (listener, thread) = (Some(listener), Mutex::new(Some(thread)));
         Ok(Self { spec: spec.clone(), server, listener, gate, thread })
@@ -149,7 +150,7 @@ impl Drop for NbdExport {
 }
 
 /// Assigns each client to a reactor.
-fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Pool) {
+fn accept(export: &str, server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Pool) {
     let path = listener.path().display();
     while let Some(accept_permit) = gate.enter() {
         loop {
@@ -158,13 +159,13 @@ fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Poo
                     let reactor_lease = pool.place();
                     let reactor = reactor_lease.handle().clone();
                     if let Err(error) = server.accept(stream.into(), &reactor, reactor_lease) {
-                        tracing::warn!(socket = %path, "client rejected: {error}");
+                        tracing::warn!(export, socket = %path, "client rejected: {error}");
                     }
                 }
                 Ok(None) => break,
                 Err(error) => {
                     let cause = crate::error::error_chain(&error);
-                    return tracing::error!(socket = %path, "accepts no more clients: {cause}");
+                    return tracing::error!(export, socket = %path, "accepts no more clients: {cause}");
                 }
             }
         }

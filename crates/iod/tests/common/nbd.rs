@@ -4,18 +4,34 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use testkit::process::PROCESS_DEADLINE;
 
 /// Connects a client up to the request phase.
 pub fn client(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
+    greet(&mut stream);
+    stream
+}
+
+/// Connects like a client that never waits within `connect`: it fails if the backlog is full.
+pub fn connect_nonblocking(socket: &Path) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&fd, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(fd);
+    rustix::io::ioctl_fionbio(&stream, false)?;
+    Ok(stream)
+}
+
+/// Chooses the export on a new connection.
+pub fn greet(stream: &mut UnixStream) {
     stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
     let mut hello = [0; 18];
     stream.read_exact(&mut hello).unwrap();
     let choose = [&3u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x01\0\0\0\0"].concat();
     stream.write_all(&choose).unwrap();
     stream.read_exact(&mut [0; 10]).unwrap();
-    stream
 }
 
 pub fn request(code: u16, offset: u64, len: u32) -> Vec<u8> {

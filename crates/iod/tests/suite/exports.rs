@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::common::nbd::{client, is_closed, read, request};
+use crate::common::nbd::{client, connect_nonblocking, greet, is_closed, read, request};
 use crate::common::*;
 use model::report::{DiskState, ExportStats};
 use model::rpc::{ExportReply, RpcError, code};
@@ -186,6 +186,50 @@ fn clients_in_the_middle_of_requests_are_cut_off() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert!(is_closed(&mut busy));
     assert_eq!(names(&io.folder), ["a.raw"]);
+}
+
+#[test]
+fn a_burst_of_clients_is_served_beside_idle_ones() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"memory": SIZE})));
+    exported(&mut caller, spec(&io, "d", true));
+    let socket = io.socket("d.nbd");
+    let _idle = [(); 16].map(|()| client(&socket));
+    let _silent = [(); 16].map(|()| UnixStream::connect(&socket).unwrap());
+    let start = std::sync::Barrier::new(60);
+    let clients: Vec<_> = std::thread::scope(|scope| {
+        let connect = |at: u64| {
+            let (socket, start) = (&socket, &start);
+            scope.spawn(move || {
+                start.wait();
+                // As libnbd does: it never waits within `connect`.
+                let mut stream = connect_nonblocking(socket).unwrap();
+                greet(&mut stream);
+                assert_eq!(read(&mut stream, at * 512), [0; 512]);
+                stream
+            })
+        };
+        let threads: Vec<_> = (0..60).map(connect).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(clients.len(), 60);
+    drop(clients);
+    // Clients that come and go fill no log.
+    let mut full = spec(&io, "d", true);
+    full["socket"] = json!(io.socket("full"));
+    full["connections"] = json!(1);
+    exported(&mut caller, full);
+    let _one = client(&io.socket("full"));
+    for _ in 0..100 {
+        assert!(is_closed(&mut UnixStream::connect(io.socket("full")).unwrap()));
+        drop(client(&socket));
+    }
+    assert!(io.process.terminate().unwrap().success());
+    let log = io.process.stderr();
+    let rejected = log.lines().filter(|line| line.contains("client rejected")).count();
+    assert!((1..=2).contains(&rejected), "a line and its summary: {log}");
+    assert!(log.contains("export=\"d\"") && log.lines().count() < 40, "{log}");
 }
 
 #[test]

@@ -151,6 +151,7 @@ impl Connection {
                 self.limits.structured = structured;
                 self.limits.allocation = allocation;
                 self.served = true;
+                self.member.mark_served();
                 self.counts.clients += 1;
                 self.phase = Phase::Serving;
             }

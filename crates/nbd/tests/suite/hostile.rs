@@ -172,6 +172,23 @@ fn there_is_a_limit_and_an_end() {
 }
 
 #[test]
+fn clients_that_never_speak_lock_no_other_out() {
+    let disk = std::sync::Arc::new(disk::NullDisk::new(SIZE, 512, false));
+    let fixture = Fixture::new(disk, false, 2);
+    let mut silent = [(); 2].map(|()| fixture.socket());
+    let mut first = fixture.client(false);
+    assert!(is_closed(&mut silent[0]), "the oldest one ends");
+    let mut second = fixture.client(false);
+    assert!(is_closed(&mut silent[1]));
+    // Clients that have finished their handshake stay, also if they do nothing.
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let refused = fixture.server.accept(theirs.into(), fixture.reactor.handle(), ());
+    assert!(matches!(refused.unwrap_err(), AcceptError::TooMany { limit: 2 }));
+    assert_eq!((first.read(0, 512), second.read(0, 512)), (vec![0; 512], vec![0; 512]));
+    assert_eq!(fixture.server.connections(), 2);
+}
+
+#[test]
 fn a_reactor_ends_with_clients_on_it() {
     let fixture = Fixture::memory();
     let mut client = fixture.client(true);
