@@ -219,7 +219,9 @@ impl InOrderRing {
         self.faults = faults;
         if self.queue.faulted() {
             self.queue.fail();
-            (self.fault_reporter.session)("the front-end truncated its memory while it was in use");
+            (self.fault_reporter.session)(
+                "the front-end's memory has a hole: it was truncated, or the host has no room for it",
+            );
         }
     }
 }

@@ -190,7 +190,9 @@ impl BlkQueue {
         self.faults = faults;
         if self.queue.faulted() {
             self.queue.fail();
-            (self.fault)("the front-end truncated its memory while it was in use");
+            (self.fault)(
+                "the front-end's memory has a hole: it was truncated, or the host has no room for it",
+            );
         }
     }
 }
