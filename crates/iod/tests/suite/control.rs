@@ -292,7 +292,8 @@ fn open_files_are_checked_before_a_disk_is_attached() {
     };
     refused(&mut caller, attach("d", 64));
     // Two disks fit, but not beside an export, whose clients may connect at any time.
-    let export = json!({"id": "d", "socket": folder.path().join("e"), "read_only": true});
+    let socket = folder.path().join("e");
+    let export = json!({"id": "d", "socket": socket, "read_only": true, "connections": 16});
     caller.call("disk.attach", attach("d", 1)).unwrap();
     caller.call("disk.export", export).unwrap();
     refused(&mut caller, attach("d2", 1));
