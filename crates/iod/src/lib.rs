@@ -49,6 +49,9 @@
 //! next start is not refused. The worker of a memory disk goes on, because no other process has the
 //! bytes. To upgrade `ringway-blk`, replace its file and restart it.
 //!
+//! **A removed socket file comes back.** The worker watches the files of all preserved sockets, binds
+//! a new socket in place of a removed one, and preserves it before it accepts there.
+//!
 //! **`refused` means that the guest waits.** The worker refuses a device that it cannot reopen as
 //! its guest left it, or whose record has a newer format. The reason is in `stats`.
 //!
@@ -214,6 +217,7 @@ pub mod programs;
 pub mod served_disk;
 pub mod served_nic;
 pub mod signals;
+mod socket_watch;
 mod stats;
 mod trials;
 mod worker_init;

@@ -7,15 +7,19 @@
 //! A listener consists of a few descriptors ([`ListenerParts`]). Another process can store them, so
 //! that front-ends find the same socket after the accepting process has died. Meanwhile they wait
 //! in its backlog.
+//!
+//! A socket file can be removed while its process listens, and no system call links it again. So
+//! [`SocketFiles`] binds a new socket at the path and puts it in the place of the former one.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Gid, OFlags, chownat, fcntl_setfl};
@@ -28,6 +32,7 @@ use rustix::net::{
 use crate::address::{check_length, group_id};
 use crate::error::SocketError;
 use crate::lock::{Lock, identity};
+use crate::socket_files::SocketFiles;
 use crate::stop_signal::{StopSignal, Woken};
 
 /// Number of front-ends or clients that may wait until they are accepted. A client that does not wait
@@ -49,11 +54,28 @@ pub struct Access {
 /// A listening socket. Drop removes the socket file and the lock file if they still belong to it.
 #[derive(Debug)]
 pub struct Listener {
-    socket: OwnedFd,
     path: PathBuf,
+    shared: SharedSocket,
+}
+
+/// Socket of a listener. `None` after the listener has ended.
+pub(crate) type SharedSocket = Arc<Mutex<Option<BoundSocket>>>;
+
+/// Listening socket with its files. Drop removes the files that still belong to it.
+#[derive(Debug)]
+pub(crate) struct BoundSocket {
+    pub(crate) socket: Arc<OwnedFd>,
+    /// Former socket, which is shut down. Front-ends may still wait in its backlog.
+    pub(crate) former: Option<Arc<OwnedFd>>,
+    pub(crate) path: PathBuf,
     /// Device and inode of the socket file. `None`: another process removes the file.
-    identity: Option<(u64, u64)>,
-    lock: Lock,
+    pub(crate) identity: Option<(u64, u64)>,
+    pub(crate) lock: Lock,
+}
+
+/// The socket is replaced in one step, so a panic elsewhere cannot leave it inconsistent.
+pub(crate) fn lock_shared(shared: &SharedSocket) -> MutexGuard<'_, Option<BoundSocket>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Parts of a listener, with which another process can continue it.
@@ -79,29 +101,14 @@ impl Listener {
         check_length(path)?;
         let group = access.group.as_deref().map(group_id).transpose()?;
         let lock = Lock::take(path)?;
-        remove_stale(path)?;
-        let error = |action| move |source| os(action, path, source);
-        let address = SocketAddrUnix::new(path).map_err(errno("name", path))?;
-        // Non-blocking: a front-end may disconnect before `accept`, which must not block then.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = stream_socket(flags).map_err(errno("open", path))?;
-        bind(&socket, &address).map_err(errno("create", path))?;
-        let meta = path.symlink_metadata().map_err(error("inspect"))?;
-        // Drop removes the files from now on.
-        let identity = Some((meta.dev(), meta.ino()));
-        let listener = Self { socket, path: path.into(), identity, lock };
-        if let Some(group) = group {
-            let gid = Some(Gid::from_raw(group));
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            chownat(CWD, path, None, gid, flags).map_err(errno("change the group of", path))?;
-        }
-        if let Some(mode) = access.mode {
-            let permissions = Permissions::from_mode(mode);
-            std::fs::set_permissions(path, permissions).map_err(error("change the mode of"))?;
-        }
-        // No front-end could connect before this, so none bypassed mode and group.
-        listen(&listener.socket, BACKLOG).map_err(errno("listen on", path))?;
-        Ok(listener)
+        let (socket, identity) = open_socket(path, access.mode, group)?;
+        Ok(Self::new(path.into(), socket, Some(identity), lock))
+    }
+
+    fn new(path: PathBuf, socket: OwnedFd, identity: Option<(u64, u64)>, lock: Lock) -> Self {
+        let (socket, former) = (Arc::new(socket), None);
+        let bound_socket = BoundSocket { socket, former, path: path.clone(), identity, lock };
+        Self { path, shared: Arc::new(Mutex::new(Some(bound_socket))) }
     }
 
     /// Removes socket and lock file of a listener whose process has ended.
@@ -123,7 +130,7 @@ impl Listener {
         let path = listening_at(&socket)?;
         let lock = Lock::take(&path)?;
         fcntl_setfl(&socket, OFlags::NONBLOCK | OFlags::RDWR).map_err(errno("set up", &path))?;
-        Ok(Self { socket, path, identity: None, lock })
+        Ok(Self::new(path, socket, None, lock))
     }
 
     /// Continues a listener of another process, which has locked the same open lock file.
@@ -134,7 +141,7 @@ impl Listener {
         let ListenerParts { path, identity, socket, lock } = parts;
         listening_at(&socket)?;
         let lock = Lock::adopt(&path, lock);
-        Ok(Self { socket, path, identity, lock })
+        Ok(Self::new(path, socket, identity, lock))
     }
 
     /// Duplicates the descriptors, for another process to store.
@@ -142,15 +149,21 @@ impl Listener {
     /// # Errors
     /// The process may open no more descriptors.
     pub fn parts(&self) -> io::Result<ListenerParts> {
-        let (path, identity) = (self.path.clone(), self.identity);
-        let (socket, lock) = (self.socket.try_clone()?, self.lock.twin()?);
-        Ok(ListenerParts { path, identity, socket, lock })
+        let ended = || io::Error::other("the listener has ended");
+        lock_shared(&self.shared).as_ref().ok_or_else(ended)?.parts()
     }
 
     /// Closes the descriptors of this process. Leaves the files to the other owner of the parts.
-    pub fn close_keep_files(mut self) {
-        self.identity = None;
-        self.lock.leave();
+    pub fn close_keep_files(self) {
+        if let Some(bound_socket) = &mut *lock_shared(&self.shared) {
+            bound_socket.identity = None;
+            bound_socket.lock.leave();
+        }
+    }
+
+    /// Returns a handle that puts removed files back, with these access rights.
+    pub fn files(&self, access: Access) -> SocketFiles {
+        SocketFiles::new(self.path.clone(), access, Arc::downgrade(&self.shared))
     }
 
     /// Returns the path of the socket.
@@ -164,13 +177,15 @@ impl Listener {
     /// The socket is broken. If descriptors are short, the function waits and retries.
     pub fn accept(&self, stop: &StopSignal) -> Result<Option<UnixStream>, SocketError> {
         let error = |source| os("wait for a front-end on", &self.path, source);
-        loop {
-            match stop.wait(Some(self.socket.as_fd()), None).map_err(error)? {
+        while let Some((socket, is_former)) = self.next_socket() {
+            // A former socket is shut down, so that it is always readable.
+            match stop.wait(Some(socket.as_fd()), None).map_err(error)? {
                 Woken::Stopped => return Ok(None),
                 Woken::Readable | Woken::TimedOut => {}
             }
-            match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+            match accept_with(&*socket, SocketFlags::CLOEXEC) {
                 Ok(stream) => return Ok(Some(stream.into())),
+                Err(Errno::AGAIN | Errno::INVAL) if is_former => self.close_former(),
                 Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
                 Err(shortage @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     tracing::warn!(path = %self.path.display(), "cannot accept yet: {shortage}");
@@ -179,10 +194,41 @@ impl Listener {
                 Err(source) => return Err(error(source.into())),
             }
         }
+        Ok(None)
+    }
+
+    /// Returns the socket of the next front-end, and whether that is the former one.
+    fn next_socket(&self) -> Option<(Arc<OwnedFd>, bool)> {
+        let shared = lock_shared(&self.shared);
+        let bound_socket = shared.as_ref()?;
+        let former = bound_socket.former.as_ref().map(|former| (Arc::clone(former), true));
+        Some(former.unwrap_or_else(|| (Arc::clone(&bound_socket.socket), false)))
+    }
+
+    /// Closes the former socket, whose front-ends are all accepted.
+    fn close_former(&self) {
+        if let Some(bound_socket) = &mut *lock_shared(&self.shared) {
+            bound_socket.former = None;
+        }
     }
 }
 
 impl Drop for Listener {
+    fn drop(&mut self) {
+        // From here on, `SocketFiles` finds no socket and creates no files.
+        drop(lock_shared(&self.shared).take());
+    }
+}
+
+impl BoundSocket {
+    pub(crate) fn parts(&self) -> io::Result<ListenerParts> {
+        let (path, identity) = (self.path.clone(), self.identity);
+        let (socket, lock) = (self.socket.try_clone()?, self.lock.twin()?);
+        Ok(ListenerParts { path, identity, socket, lock })
+    }
+}
+
+impl Drop for BoundSocket {
     fn drop(&mut self) {
         // Remove the socket before the lock: a successor that has the lock then finds no socket. If
         // the lock file was replaced, another server has started, and the socket belongs to it.
@@ -193,6 +239,48 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Creates a socket that listens at `path`, which this process has locked. Returns it with device
+/// and inode of its file.
+pub(crate) fn open_socket(
+    path: &Path,
+    mode: Option<u32>,
+    group: Option<u32>,
+) -> Result<(OwnedFd, (u64, u64)), SocketError> {
+    remove_stale(path)?;
+    let address = SocketAddrUnix::new(path).map_err(errno("name", path))?;
+    // Non-blocking: a front-end may disconnect before `accept`, which must not block then.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = stream_socket(flags).map_err(errno("open", path))?;
+    bind(&socket, &address).map_err(errno("create", path))?;
+    let prepared = prepare(&socket, path, mode, group);
+    if prepared.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok((socket, prepared?))
+}
+
+fn prepare(
+    socket: &OwnedFd,
+    path: &Path,
+    mode: Option<u32>,
+    group: Option<u32>,
+) -> Result<(u64, u64), SocketError> {
+    let error = |action| move |source| os(action, path, source);
+    let found = identity(path).map_err(error("inspect"))?;
+    if let Some(group) = group {
+        let gid = Some(Gid::from_raw(group));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        chownat(CWD, path, None, gid, flags).map_err(errno("change the group of", path))?;
+    }
+    if let Some(mode) = mode {
+        let permissions = Permissions::from_mode(mode);
+        std::fs::set_permissions(path, permissions).map_err(error("change the mode of"))?;
+    }
+    // No front-end could connect before this, so none bypassed mode and group.
+    listen(socket, BACKLOG).map_err(errno("listen on", path))?;
+    Ok(found)
 }
 
 /// Returns the path of a listening Unix socket.

@@ -91,6 +91,7 @@ impl DiskRegistry {
         id: &str,
         served_disk: Option<&Arc<ServedDisk>>,
     ) -> Result<(), ServedDiskError> {
+        let _fixed = self.keeper_client.fix_sockets();
         let now = served_disk.map(|served_disk| {
             let preserved_disk = PreservedDisk { leaving: true, ..served_disk.to_preserved() };
             served_disk.preserved_fds().map_err(PreserveError::from).and_then(|preserved_fds| {

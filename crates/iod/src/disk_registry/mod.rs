@@ -143,10 +143,13 @@ impl DiskRegistry {
 
     /// Preserves the current state of a disk.
     fn hold(&self, served_disk: &ServedDisk) -> Result<(), ServedDiskError> {
+        let _fixed = self.keeper_client.fix_sockets();
         let preserved_fds = served_disk.preserved_fds();
         let preserved_fds = preserved_fds
             .map_err(|source| ServedDiskError::Os { action: "share sockets", source })?;
-        Ok(self.keeper_client.preserve_disk(&served_disk.to_preserved(), preserved_fds)?)
+        self.keeper_client.preserve_disk(&served_disk.to_preserved(), preserved_fds)?;
+        served_disk.watch_sockets(&self.keeper_client);
+        Ok(())
     }
 
     fn forget(&self, id: &str) {

@@ -115,8 +115,9 @@ impl DiskRegistry {
             served_disk.set_poll_defaults(disks.poll.spec());
             disks.by_id.insert(id, entry);
             drop(disks);
-            if let Err(error) = incoming_disk.take_over() {
-                self.mark_refused(&served_disk, preserved_disk, &error);
+            match incoming_disk.take_over() {
+                Ok(()) => served_disk.watch_sockets(&self.keeper_client),
+                Err(error) => self.mark_refused(&served_disk, preserved_disk, &error),
             }
         }
     }

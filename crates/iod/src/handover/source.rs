@@ -76,6 +76,8 @@ pub(crate) fn upgrade(
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, RpcError> {
     let served_disks = disk_registry.begin_upgrade()?;
+    // The destination gets the sockets as they are.
+    let _fixed = disk_registry.keeper_client().fix_sockets();
     let handed = check_all_can_quiesce(&served_disks)
         .and_then(|()| hand_over(server, disk_registry, &served_disks, binary));
     match handed {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use model::report::WorkerStart;
@@ -12,6 +12,7 @@ use model::report::WorkerStart;
 use super::start_info::start_info;
 use super::{PreserveError, PreservedDisk, PreservedDiskRecord, PreservedFds};
 use crate::keeper_link::{KeeperInfo, Link, PreservedEntry, WorkerMessage, is_closed};
+use crate::socket_watch::SocketWatch;
 
 /// Longest wait for the keeper, which does nothing slow.
 const HOLD_DEADLINE: Duration = Duration::from_secs(5);
@@ -27,6 +28,9 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Notified when a reply has arrived, or when no reply can arrive any more.
     pub(super) answered: Condvar,
+    /// Written while a socket is replaced.
+    pub(super) sockets: RwLock<()>,
+    pub(super) socket_watch: SocketWatch,
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +83,7 @@ impl KeeperClient {
             holdings,
             ..State::default()
         };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), answered: Condvar::new() }) }
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), ..Shared::default() }) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -192,7 +196,7 @@ impl KeeperClient {
     }
 
     /// Like [`Self::exchange`], for a call that depends on the preserved entries.
-    fn exchange_with(
+    pub(super) fn exchange_with(
         &self,
         send: impl Fn(&State, &Link, u64) -> io::Result<()>,
     ) -> Result<MutexGuard<'_, State>, PreserveError> {

@@ -13,6 +13,7 @@ mod client;
 mod keys;
 mod link_loop;
 mod record;
+mod sockets;
 mod start_info;
 #[cfg(test)]
 mod tests;

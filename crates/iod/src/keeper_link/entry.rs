@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,12 +78,7 @@ impl PreservedEntry {
     /// # Errors
     /// The process cannot open more descriptors.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        let socket = |parts: &ListenerParts| {
-            let (path, identity) = (parts.path.clone(), parts.identity);
-            let (socket, lock) = (parts.socket.try_clone()?, parts.lock.try_clone()?);
-            Ok(ListenerParts { path, identity, socket, lock })
-        };
-        let sockets = self.sockets.iter().map(socket).collect::<io::Result<_>>()?;
+        let sockets = self.sockets.iter().map(duplicate).collect::<io::Result<_>>()?;
         let fds = self.fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         Ok(Self { sockets, data: self.data.clone(), fds, stop_ms: self.stop_ms })
     }
@@ -93,6 +88,18 @@ impl PreservedEntry {
         mark_detaching(&mut self.data);
     }
 
+    /// Returns whether one of the sockets listens at `path`.
+    pub(crate) fn has_socket(&self, path: &Path) -> bool {
+        self.sockets.iter().any(|parts| parts.path == path)
+    }
+
+    /// Replaces the socket that listens at the same path, if there is one.
+    pub(crate) fn replace_socket(&mut self, parts: ListenerParts) {
+        if let Some(former) = self.sockets.iter_mut().find(|former| former.path == parts.path) {
+            *former = parts;
+        }
+    }
+
     /// Removes the sockets' files if they still belong to this entry.
     pub(crate) fn remove(self) {
         for parts in self.sockets {
@@ -100,6 +107,16 @@ impl PreservedEntry {
             drop(Listener::adopt(parts));
         }
     }
+}
+
+/// Duplicates the descriptors of a socket.
+///
+/// # Errors
+/// The process cannot open more descriptors.
+pub(crate) fn duplicate(parts: &ListenerParts) -> io::Result<ListenerParts> {
+    let (path, identity) = (parts.path.clone(), parts.identity);
+    let (socket, lock) = (parts.socket.try_clone()?, parts.lock.try_clone()?);
+    Ok(ListenerParts { path, identity, socket, lock })
 }
 
 /// Marks the data of a disk as being detached.

@@ -27,7 +27,7 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use entry::{PreservedEntry, PreservedEntryData};
+pub(crate) use entry::{PreservedEntry, PreservedEntryData, duplicate};
 pub(crate) use messages::{KeeperInfo, KeeperMessage, WorkerMessage};
 
 /// Longest record in bytes. A spec is a few kilobytes, and two records fit in a socket's default

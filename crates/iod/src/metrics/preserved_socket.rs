@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use serde_json::json;
-use vhost_user::{Listener, StopSignal};
+use vhost_user::{Access, Listener, StopSignal};
 
 use super::Address;
 use super::server::{Socket, bind};
@@ -54,7 +54,7 @@ pub(crate) fn take(
 ) -> anyhow::Result<Option<Socket>> {
     match keeper_client.entry(METRICS).transpose()? {
         Some(preserved_entry) if preserved_entry.data["address"] == address.to_string() => {
-            return Ok(Some(found(preserved_entry)?));
+            return Ok(Some(watched(found(preserved_entry)?, keeper_client)));
         }
         Some(_) => drop_preserved(keeper_client)?,
         None => {}
@@ -67,7 +67,14 @@ pub(crate) fn take(
     }
     let socket = bind(address)?;
     keeper_client.preserve(METRICS, held(&socket, address)?)?;
-    Ok(Some(socket))
+    Ok(Some(watched(socket, keeper_client)))
+}
+
+fn watched(socket: Socket, keeper_client: &KeeperClient) -> Socket {
+    if let Socket::Unix(listener) = &socket {
+        keeper_client.watch_socket(listener, Access::default());
+    }
+    socket
 }
 
 /// Closes a preserved socket that no one would serve any more.

@@ -7,9 +7,10 @@ use model::rpc::{NicReply, RpcError};
 use net::Mac;
 use net::flow::QUEUES_MAX;
 use net::port::{LockingMode, PortId, PortPolicy, Rate, RateLimiter, Vlan, VlanId};
-use vhost_user::{Access, Listener};
+use vhost_user::Listener;
 
 use super::error::NicsError;
+use super::preserved::access;
 use super::{NicEntry, NicRegistry, busy, wrong_state};
 use crate::error::failed;
 use crate::limits::check_nic;
@@ -36,6 +37,9 @@ impl NicRegistry {
             return Ok(reply);
         }
         let started = self.start(&spec);
+        if let Ok((_, nic_session_thread)) = &started {
+            self.watch_socket(&spec, nic_session_thread);
+        }
         let mut state = self.state();
         let reply = started.map(|(nic, nic_session_thread)| {
             let reply = reply(&spec, &nic);
@@ -90,8 +94,7 @@ impl NicRegistry {
     }
 
     fn listen(&self, spec: &NicSpec, nic: &Arc<ServedNic>) -> Result<NicSessionThread, NicsError> {
-        let access = Access { mode: spec.socket_mode, group: spec.socket_group.clone() };
-        let listener = Listener::bind(&spec.socket, &access)?;
+        let listener = Listener::bind(&spec.socket, &access(spec))?;
         self.hold(&resolved(spec, nic), &listener)?;
         Ok(nic.serve(SocketRole::Listen(Arc::new(listener)), None)?)
     }

@@ -13,7 +13,7 @@ use model::rpc::code;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Listener, ListenerParts};
+use vhost_user::{Access, Listener, ListenerParts};
 
 use super::error::NicsError;
 use super::{NicEntry, NicRegistry, State};
@@ -63,6 +63,7 @@ impl NicRegistry {
 
     /// Preserves a NIC in its current state.
     pub(super) fn hold(&self, spec: &NicSpec, listener: &Listener) -> Result<(), PreserveError> {
+        let _fixed = self.keeper_client.fix_sockets();
         let sockets = vec![listener.parts()?];
         self.hold_with(spec, false, PreservedEntry { sockets, ..PreservedEntry::default() })
     }
@@ -78,8 +79,16 @@ impl NicRegistry {
         self.keeper_client.preserve(&key(&spec.id), PreservedEntry { data, ..what })
     }
 
+    /// Watches the files of a NIC's preserved socket from now on.
+    pub(super) fn watch_socket(&self, spec: &NicSpec, nic_session_thread: &NicSessionThread) {
+        if let Some(listener) = nic_session_thread.listener() {
+            self.keeper_client.watch_socket(listener, access(spec));
+        }
+    }
+
     /// Preserves a changed spec of a preserved NIC.
     pub(super) fn hold_changed(&self, spec: &NicSpec) -> Result<(), PreserveError> {
+        let _fixed = self.keeper_client.fix_sockets();
         let preserved_entry = self.keeper_client.entry(&key(&spec.id)).transpose()?;
         self.hold_with(spec, false, preserved_entry.unwrap_or_default())
     }
@@ -91,6 +100,7 @@ impl NicRegistry {
 
     /// Preserves the fact that a NIC is being detached. No worker serves it again.
     pub(super) fn begin_leaving(&self, id: &str) -> Result<(), PreserveError> {
+        let _fixed = self.keeper_client.fix_sockets();
         self.keeper_client.leave_key(&key(id))
     }
 
@@ -223,6 +233,9 @@ impl NicRegistry {
     fn bring_back(&self, spec: NicSpec) {
         let id = spec.id.clone();
         let served = self.serve_held(&spec);
+        if let Ok((_, nic_session_thread)) = &served {
+            self.watch_socket(&spec, nic_session_thread);
+        }
         let mut state = self.state();
         state.by_id.insert(id.clone(), NicEntry::new(spec));
         match served {
@@ -266,6 +279,10 @@ impl NicRegistry {
         }
         Ok((nic, nic_session_thread?))
     }
+}
+
+pub(super) fn access(spec: &NicSpec) -> Access {
+    Access { mode: spec.socket_mode, group: spec.socket_group.clone() }
 }
 
 impl State {

@@ -122,7 +122,13 @@ impl NicRegistry {
         let begun = start_barrier.expect();
         for QuiescedNicEntry { id, nic, quiesced_nic } in still.0 {
             match nic.unquiesce(quiesced_nic, &start_barrier) {
-                Ok(nic_session_thread) => self.state().serve(&id, nic, nic_session_thread),
+                Ok(nic_session_thread) => {
+                    let mut state = self.state();
+                    if let Some(entry) = state.by_id.get(&id) {
+                        self.watch_socket(&entry.spec, &nic_session_thread);
+                    }
+                    state.serve(&id, nic, nic_session_thread);
+                }
                 Err(error) => self.mark_refused(&id, &nic, &error_chain(&error)),
             }
         }

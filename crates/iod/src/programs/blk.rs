@@ -20,7 +20,7 @@ use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{ServedDisk, SocketRole};
 use crate::trials::Trials;
 use crate::worker_init::WorkerInit;
-use crate::{limits, signals, worker_init};
+use crate::{limits, signals, socket_watch, worker_init};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-blk";
@@ -129,6 +129,8 @@ impl Disk<'_> {
         if let Some(keeper_client) = &self.keeper_client {
             keeper_client
                 .preserve_disk(&served_disk.to_preserved(), served_disk.preserved_fds()?)?;
+            served_disk.watch_sockets(keeper_client);
+            socket_watch::start(keeper_client);
         }
         let ended = StopSignal::new().context("cannot make a signal")?;
         served_disk.serve(source, Some(ended.clone()))?;

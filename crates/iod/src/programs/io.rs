@@ -26,7 +26,7 @@ use crate::options::io::{IoCommand, IoOptions};
 use crate::pool::{Pool, PoolSize};
 use crate::trials::Trials;
 use crate::worker_init::WorkerInit;
-use crate::{handover, limits, signals, worker_init};
+use crate::{handover, limits, signals, socket_watch, worker_init};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-io";
@@ -71,7 +71,7 @@ fn keep(
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
         die_together: options.die_with_parent,
     });
-    let access = Access { mode: Some(options.control_mode), group: None };
+    let access = control_access(options);
     let listener = match given_socket()? {
         Some(socket) => Listener::given(socket),
         None => Listener::bind(control, &access),
@@ -102,6 +102,10 @@ fn keep(
         Err(error) => return Err(error.into()),
     }
     keeper.run()
+}
+
+fn control_access(options: &IoOptions) -> Access {
+    Access { mode: Some(options.control_mode), group: None }
 }
 
 /// Serves the devices that the keeper preserves, that another worker hands over, or that callers
@@ -140,6 +144,8 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     // for `Go`.
     keeper_client.ready();
     disk_registry.restore();
+    keeper_client.watch_socket(&listener, control_access(options));
+    socket_watch::start(&keeper_client);
     tracing::info!(control = %listener.path().display(), reactors = %size, "taking calls");
     // The thread that accepts calls waits for this listener.
     let _ = listen.send(listener);

@@ -208,9 +208,13 @@ impl ServedDisk {
     /// # Errors
     /// [`ServedDiskError::Socket`].
     pub fn listen(&self) -> Result<(), ServedDiskError> {
-        let access = Access { mode: self.spec.socket_mode, group: self.spec.socket_group.clone() };
-        *lock(&self.listener) = Some(Arc::new(Listener::bind(&self.spec.socket, &access)?));
+        let listener = Listener::bind(&self.spec.socket, &self.access())?;
+        *lock(&self.listener) = Some(Arc::new(listener));
         Ok(())
+    }
+
+    fn access(&self) -> Access {
+        Access { mode: self.spec.socket_mode, group: self.spec.socket_group.clone() }
     }
 
     /// Returns whether front-ends connect to a socket of this disk.

@@ -20,6 +20,7 @@ use vhost_user::{Access, Listener, ListenerParts};
 
 use super::{ServedDisk, ServedDiskError, lock};
 use crate::accept_gate::AcceptGate;
+use crate::keeper_client::KeeperClient;
 use crate::pool::Pool;
 
 /// Most exports of one disk.
@@ -149,6 +150,10 @@ impl Drop for NbdExport {
     }
 }
 
+fn access(spec: &ExportSpec) -> Access {
+    Access { mode: spec.socket_mode, group: spec.socket_group.clone() }
+}
+
 /// Assigns each client to a reactor.
 fn accept(export: &str, server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Pool) {
     let path = listener.path().display();
@@ -182,8 +187,7 @@ impl ServedDisk {
         if self.is_exported(spec)? {
             return Ok(());
         }
-        let access = Access { mode: spec.socket_mode, group: spec.socket_group.clone() };
-        let listener = Arc::new(Listener::bind(&spec.socket, &access)?);
+        let listener = Arc::new(Listener::bind(&spec.socket, &access(spec))?);
         self.start_export(spec, listener, Some(self.deadline()))?;
         tracing::info!(disk = spec.id, socket = %spec.socket.display(), "exported");
         Ok(())
@@ -380,6 +384,15 @@ impl ServedDisk {
         let exports = lock(&self.exports);
         let listeners = exports.iter().filter_map(|one| one.listener.as_ref());
         listeners.map(|listener| listener.parts()).collect()
+    }
+
+    /// Watches the files of the exports' preserved sockets from now on.
+    pub(super) fn watch_export_sockets(&self, keeper_client: &KeeperClient) {
+        for one in &*lock(&self.exports) {
+            if let Some(listener) = &one.listener {
+                keeper_client.watch_socket(listener, access(&one.spec));
+            }
+        }
     }
 
     /// Returns statistics of the exports.

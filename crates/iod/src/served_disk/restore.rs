@@ -10,7 +10,7 @@ use model::spec::{Backend, DiskSpec};
 use vhost_user::Listener;
 
 use super::{ServedDisk, ServedDiskError, lock};
-use crate::keeper_client::{HELD_FORMAT, Identity, PreservedDisk, PreservedFds};
+use crate::keeper_client::{HELD_FORMAT, Identity, KeeperClient, PreservedDisk, PreservedFds};
 use crate::open_disk::Opened;
 use crate::pool::Pool;
 
@@ -39,6 +39,14 @@ impl ServedDisk {
         let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
         Ok(PreservedFds { listener, memory, exports: self.export_sockets()? })
+    }
+
+    /// Watches the files of the disk's preserved sockets from now on.
+    pub(crate) fn watch_sockets(&self, keeper_client: &KeeperClient) {
+        if let Some(listener) = &*lock(&self.listener) {
+            keeper_client.watch_socket(listener, self.access());
+        }
+        self.watch_export_sockets(keeper_client);
     }
 
     /// Opens a disk of a former worker. It is not served yet and not locked.

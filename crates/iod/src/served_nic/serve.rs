@@ -30,6 +30,11 @@ pub struct NicSessionThread {
 }
 
 impl NicSessionThread {
+    /// Returns the listening socket, if there is one.
+    pub(crate) fn listener(&self) -> Option<&Listener> {
+        self.listener.as_deref()
+    }
+
     /// Waits until the thread ends.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ mod polling;
 mod reads;
 mod resize;
 mod signals;
+mod socket_files;
 mod sockets;
 mod standstill;
 mod stop_cont;

@@ -1,6 +1,7 @@
 //! Listening sockets and their lock files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +15,7 @@ use rustix::net::{
     socket_with,
 };
 use tempfile::TempDir;
-use vhost_user::{Access, Listener, SocketError, StopSignal, connect};
+use vhost_user::{Access, FilesState, Listener, SocketError, StopSignal, connect};
 
 /// Far longer than any step of these tests.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -285,4 +286,94 @@ fn connecting_to_something_that_is_no_socket_fails_at_once() {
     std::fs::write(&path, "").unwrap();
     assert!(matches!(connect(&below, &stop), Err(SocketError::Os { .. })));
     assert!(matches!(connect(&path, &stop), Err(SocketError::NotASocket { .. })));
+}
+
+#[test]
+fn removed_files_come_back_and_nobody_is_lost() {
+    let (folder, path) = folder();
+    let access = Access { mode: Some(0o640), group: None };
+    let listener = Listener::bind(&path, &access).unwrap();
+    let files = listener.files(access);
+    let stop = StopSignal::new().unwrap();
+    let never = |_| panic!("there is nothing to preserve");
+    assert_eq!(files.restore(never).unwrap(), FilesState::Intact);
+    let both = ["disk.sock", "disk.sock.lock"];
+    for removed in [&both[..1], &both[1..], &both] {
+        let mut waiting = UnixStream::connect(&path).unwrap();
+        removed.iter().for_each(|name| std::fs::remove_file(folder.path().join(name)).unwrap());
+        let mut preserved = None;
+        let keep = |parts| {
+            preserved = Some(parts);
+            Ok(())
+        };
+        assert_eq!(files.restore(keep).unwrap(), FilesState::Restored, "{removed:?}");
+        assert_eq!(names(&folder), both);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+        // A front-end in the former backlog is the first, and one at the path is the next.
+        let mut later = UnixStream::connect(&path).unwrap();
+        for (client, byte) in [(&mut waiting, 1), (&mut later, 2)] {
+            client.write_all(&[byte]).unwrap();
+            let mut accepted = listener.accept(&stop).unwrap().unwrap();
+            let mut read = [0];
+            accepted.read_exact(&mut read).unwrap();
+            assert_eq!(read, [byte], "{removed:?}");
+        }
+        // Another process goes on with the preserved parts.
+        let twin = Listener::adopt(preserved.unwrap()).unwrap();
+        assert_eq!(twin.files(Access::default()).restore(never).unwrap(), FilesState::Intact);
+        twin.close_keep_files();
+        assert!(matches!(bind(&path), Err(SocketError::Taken { .. })), "{removed:?}");
+    }
+    drop(listener);
+    assert_eq!(names(&folder), [""; 0]);
+    assert_eq!(files.restore(never).unwrap(), FilesState::Ended);
+}
+
+#[test]
+fn files_that_cannot_come_back_change_nothing() {
+    let (folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    let files = listener.files(Access::default());
+    std::fs::remove_file(&path).unwrap();
+    let error = files.restore(|_| Err(std::io::Error::other("no keeper"))).unwrap_err();
+    assert!(error.to_string().contains("preserve the new socket"), "{error}");
+    assert_eq!(names(&folder), ["disk.sock.lock"]);
+    // Another file or server at the path is not touched.
+    std::fs::write(&path, "a").unwrap();
+    let error = files.restore(|_| Ok(())).unwrap_err();
+    assert!(matches!(error, SocketError::NotASocket { .. }), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let other = UnixListener::bind(&path).unwrap();
+    assert!(matches!(files.restore(|_| Ok(())), Err(SocketError::Taken { .. })));
+    drop(other);
+    // A stale socket of a dead process is replaced.
+    assert_eq!(files.restore(|_| Ok(())).unwrap(), FilesState::Restored);
+    let gone = folder.path().to_owned();
+    drop(folder);
+    assert!(matches!(files.restore(|_| Ok(())), Err(SocketError::NoFolder { .. })));
+    assert!(!gone.exists());
+    drop(listener);
+}
+
+#[test]
+fn a_thread_that_accepts_goes_on_with_the_new_socket() {
+    let (_folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    let files = listener.files(Access::default());
+    let stop = StopSignal::new().unwrap();
+    let (sender, accepted) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while let Some(stream) = listener.accept(&stop).unwrap() {
+                sender.send(stream).unwrap();
+            }
+        });
+        for _ in 0..20 {
+            let _client = UnixStream::connect(&path).unwrap();
+            accepted.recv_timeout(DEADLINE).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(files.restore(|_| Ok(())).unwrap(), FilesState::Restored);
+        }
+        stop.stop();
+    });
 }
