@@ -9,10 +9,10 @@ use disk::Disk;
 use error_causes::error_chain;
 use memory::Table;
 use reactor::{Context, Handle, OwnerId, PollPolicy, PollState, PollerId, Snapshot, Stopped};
-use virtq::{BrokenRing, QueueStart, RingError};
+use virtq::{BrokenRing, Inflight, QueueStart, RingError};
 
 use crate::config;
-use crate::drain::DrainingQueue;
+use crate::drain::{DrainingQueue, StopMode};
 use crate::latency::{Oldest, Op, SlowRequest, Stage};
 use crate::queue::{BlkQueue, TrialStart};
 use crate::spec::{ID_BYTES, feature};
@@ -359,7 +359,7 @@ impl RunningQueue {
     /// [`Stopped`] if the reactor has ended; the position is lost with it.
     pub fn begin_stop(mut self) -> Result<DrainingQueue, Stopped> {
         self.running = false;
-        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, false)
+        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, StopMode::Stop)
     }
 
     /// Stops taking requests so that a successor can continue with the ring. Waiting requests do
@@ -369,7 +369,19 @@ impl RunningQueue {
     /// [`Stopped`] if the reactor has ended; the position is lost with it.
     pub fn begin_quiesce(mut self) -> Result<DrainingQueue, Stopped> {
         self.running = false;
-        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, true)
+        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, StopMode::Quiesce)
+    }
+
+    /// Stops taking requests so that another process can continue with the ring. Requests that wait
+    /// for space on the storage stay recorded: in the front-end's in-flight region, or else in
+    /// `spare`, which the caller hands over. Finish with [`DrainingQueue::wait_or_resume`].
+    ///
+    /// # Errors
+    /// [`Stopped`] if the reactor has ended; the position is lost with it.
+    pub fn begin_handover(mut self, spare: Option<Inflight>) -> Result<DrainingQueue, Stopped> {
+        self.running = false;
+        let mode = StopMode::HandOver(spare);
+        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, mode)
     }
 
     /// Makes the queue check its waiting request against changed caps. Does not wait.

@@ -12,6 +12,11 @@
 //! Quiescing loses nothing, because a successor is to continue with the same ring. Requests that
 //! wait for space on the storage do not fail. If the deadline passes, the queue serves again.
 //!
+//! A queue that is handed over to another process is quiesced too, and does not wait for space. As
+//! soon as only requests that wait for space are left, they stay recorded, and the successor submits
+//! them again. They are recorded in the front-end's in-flight region. If it has none, the caller
+//! provides a region that goes to the successor.
+//!
 //! A ring that its driver has broken is reported as broken. No successor continues with it before
 //! the front-end has started it anew.
 //!
@@ -27,8 +32,22 @@ use std::time::Instant;
 
 use reactor::{Handle, PollerId, Stopped};
 
+use virtq::Inflight;
+
 use crate::device::RunningQueue;
 use crate::queue::BlkQueue;
+
+/// Way in which a queue stops.
+#[derive(Debug)]
+pub(crate) enum StopMode {
+    /// Requests that wait for space fail, or stay in the front-end's in-flight region.
+    Stop,
+    /// Requests that wait for space continue to wait.
+    Quiesce,
+    /// Requests that wait for space stay recorded for another process: in the front-end's region,
+    /// or else in this one.
+    HandOver(Option<Inflight>),
+}
 
 /// A queue that takes no more requests and finishes those in flight.
 #[derive(Debug)]
@@ -78,7 +97,7 @@ impl DrainingQueue {
         reactor: Handle,
         id: PollerId,
         index: u16,
-        quiet: bool,
+        mode: StopMode,
     ) -> Result<Self, Stopped> {
         let (answer, wait) = sync_channel(1);
         let broken = Arc::new(AtomicBool::new(false));
@@ -86,7 +105,11 @@ impl DrainingQueue {
         reactor.send(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, context| {
                 found.store(queue.is_broken(), Ordering::Release);
-                if quiet { queue.quiesce(answer) } else { queue.stop(context, Some(answer)) }
+                match mode {
+                    StopMode::Stop => queue.stop(context, Some(answer)),
+                    StopMode::Quiesce => queue.quiesce(answer),
+                    StopMode::HandOver(spare) => queue.hand_over(answer, spare),
+                }
             });
         })?;
         Ok(Self { reactor, id, index, broken, answer: wait })
@@ -115,7 +138,7 @@ impl DrainingQueue {
     }
 
     /// Waits until all requests have ended, or resumes the queue at `deadline`. Only for a stop
-    /// that [`RunningQueue::begin_quiesce`] began.
+    /// that [`RunningQueue::begin_quiesce`] or [`RunningQueue::begin_handover`] began.
     ///
     /// # Errors
     /// [`Stopped`] if the reactor has ended.

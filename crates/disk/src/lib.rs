@@ -52,7 +52,8 @@
 //! stalled requests are retried twice a second, and only while some wait. When a queue stops, it
 //! gives up waiting ([`Channel::fail_stalled`]). With an in-flight region the requests stay on
 //! record and are submitted at the next start. Without one they end in an error, because a ring
-//! cannot give a request back unserved.
+//! cannot give a request back unserved. A queue that is handed over to another process leaves them
+//! on record in both cases, once nothing else is in flight ([`Channel::waiting`]).
 //!
 //! # Errors
 //! [`DiskError`] for opening, locking and resizing: it names the path, the cause and what to do.
@@ -155,6 +156,10 @@ pub trait Channel {
 
     /// Moves completed requests into `out`.
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>);
+
+    /// Returns the number of requests that wait for space on the storage, or behind such a request.
+    /// None of them is with the kernel.
+    fn waiting(&self) -> usize;
 
     /// Prepares to drain the queue: requests that wait for space on the storage fail now, so that
     /// all submitted requests complete. From then on no request waits for space. A queue that

@@ -98,6 +98,10 @@ impl Channel for NullChannel {
 
     fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
 
+    fn waiting(&self) -> usize {
+        0
+    }
+
     fn fail_stalled(&mut self, _: &mut Context<'_>) {}
 
     fn abandon(&mut self) {}

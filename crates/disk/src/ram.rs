@@ -187,6 +187,10 @@ impl Channel for MemoryChannel {
         }));
     }
 
+    fn waiting(&self) -> usize {
+        0
+    }
+
     fn fail_stalled(&mut self, _: &mut Context<'_>) {}
 
     fn abandon(&mut self) {}

@@ -37,6 +37,8 @@ struct WatchState {
     waiters: Vec<StopSignal>,
     /// True if callers must not wait any more.
     closed: bool,
+    /// True during an upgrade: requests that are handed over wait nowhere for a moment.
+    paused: bool,
     /// True if the thread must end.
     over: bool,
 }
@@ -106,10 +108,20 @@ impl FullWatch {
         state.wake();
     }
 
+    /// Pauses or continues the reports.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.state().paused = paused;
+        self.signal();
+    }
+
     /// Ends the thread.
     pub(crate) fn end(&self) {
         self.state().over = true;
         self.close();
+        self.signal();
+    }
+
+    fn signal(&self) {
         // A full counter wakes the thread as well.
         let _ = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
     }
@@ -130,6 +142,10 @@ impl FullWatch {
             let mut state = self.state();
             if state.over {
                 return;
+            }
+            if state.paused {
+                next = None;
+                continue;
             }
             let has_changed;
             (has_changed, next) = state.check(Instant::now());

@@ -183,5 +183,18 @@ pub enum MemoryError {
     },
 }
 
+impl MemoryError {
+    /// Returns whether the owner of a file that was mapped before has caused this since: it has
+    /// truncated or sealed the file.
+    pub fn is_owner_fault(&self) -> bool {
+        use rustix::io::Errno;
+        match self {
+            Self::Truncated { .. } => true,
+            Self::Os { source, .. } => [Errno::PERM, Errno::ACCESS].contains(source),
+            _ => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -105,6 +105,17 @@ impl Region {
         self.file.as_ref().map(AsFd::as_fd).or_else(|| self.mapping.fd())
     }
 
+    /// Checks that another process could map the region now, as this one did.
+    ///
+    /// # Errors
+    /// As [`Region::map`]. The file's owner may have truncated or sealed it since then
+    /// ([`MemoryError::is_owner_fault`]).
+    pub fn check_mappable(&self) -> Result<(), MemoryError> {
+        let RegionSpec { file_offset, len, .. } = self.spec;
+        let Some(fd) = self.fd() else { return Ok(()) };
+        Mapping::window(fd, file_offset, len).map(drop)
+    }
+
     /// Returns the front-end's description of the region.
     pub fn spec(&self) -> RegionSpec {
         self.spec

@@ -167,7 +167,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Stopped`] if a reactor has ended.
-    pub(crate) fn set_control_settings(
+    pub fn set_control_settings(
         &self,
         id: PortId,
         control_settings: Option<Arc<ControlSettings>>,

@@ -84,4 +84,5 @@ pub use listener::{Access, Listener, ListenerParts};
 pub use session::{Session, SessionEnd, SessionHandle};
 pub use session_state::{NEWEST_FORMAT, OLDEST_FORMAT, SessionState, StateError};
 pub use socket_files::{FilesState, SocketFiles};
+pub use state::MAX_RING_ENTRIES;
 pub use stop_signal::{StopSignal, Woken};

@@ -23,7 +23,7 @@ use crate::session_state::{FrozenRing, SessionState};
 
 /// Most entries of a ring. QEMU gives no virtqueue more (`VIRTQUEUE_MAX_SIZE`). The limit also
 /// bounds the memory for the requests of one ring.
-pub(crate) const MAX_RING_ENTRIES: u16 = 1024;
+pub const MAX_RING_ENTRIES: u16 = 1024;
 
 /// Reply to a request that was carried out.
 #[derive(Debug)]

@@ -196,6 +196,27 @@ impl Queue {
                 .is_some_and(|inflight_log| inflight_log.heads_to_resubmit() > 0)
     }
 
+    /// Returns whether the requests in flight are recorded in an in-flight region.
+    pub fn is_recorded(&self) -> bool {
+        self.inflight_log.is_some()
+    }
+
+    /// Records the chains in flight in a region, for a successor in another process. The queue must
+    /// have no region so far, and must have published all completions.
+    ///
+    /// # Errors
+    /// [`RingError::Inflight`] if the region cannot be used.
+    pub fn record_in(&mut self, inflight: Inflight) -> Result<(), RingError> {
+        let (size, used) = (self.config.size, self.published);
+        let ring = RingState { size, used, avail: self.next_avail };
+        let is_busy = |head: &u16| {
+            let word = self.busy.get(usize::from(head / 64)).copied().unwrap_or(0);
+            word & (1u64 << (head % 64)) != 0
+        };
+        self.inflight_log = Some(InflightLog::begin(inflight, ring, (0..size).filter(is_busy))?);
+        Ok(())
+    }
+
     /// Returns whether the front-end truncated the memory of the ring or of its in-flight region.
     pub fn faulted(&self) -> bool {
         self.memory().faulted() || self.inflight_log.as_ref().is_some_and(InflightLog::faulted)

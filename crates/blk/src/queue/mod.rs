@@ -18,13 +18,14 @@ use disk::{Channel, Completion, Request};
 use error_causes::error_chain;
 use memory::Table;
 use reactor::{Context, OwnerId, PeerNotifier, PollControl, PollOutcome, Poller, WaitTarget};
-use virtq::{Chain, Queue, QueueStart, RingError};
+use virtq::{Chain, Inflight, Queue, QueueStart, RingError};
 
 use crate::device::{FaultHandler, Shared};
 use crate::latency::{InFlightTable, LatencyRecorder};
 use crate::parse::Rules;
 use crate::stats::QueueStats;
 use crate::throttled_request::ThrottledRequest;
+use stop::Stalled;
 use trial::Trial;
 
 /// A ring on its reactor: pops, parses, submits, reaps, completes.
@@ -54,12 +55,12 @@ pub(crate) struct BlkQueue {
     /// Requests that failed because an address was outside memory.
     outside_requests: u64,
     stopping: bool,
-    /// Whether a stop fails requests that wait for space, or leaves them in the in-flight region.
-    failing_stalled: bool,
+    stalled: Stalled,
     stop_reply: Option<SyncSender<u16>>,
-    /// Whether the front-end has an in-flight region.
+    /// Whether the front-end has an in-flight region. A region from a handover does not count:
+    /// nobody preserves it.
     has_inflight_region: bool,
-    /// Requests that waited for space on the storage when the queue was stopped. They stay in the
+    /// Requests that waited for space on the storage when the queue was stopped. They stay in an
     /// in-flight region and are submitted again at the next start.
     stalled_chains: Vec<Chain>,
     /// Trial of the requests that a process left which died by its own fault.
@@ -81,7 +82,7 @@ impl BlkQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
-        let has_inflight_region = start.inflight.is_some();
+        let has_inflight_region = start.inflight.as_ref().is_some_and(Inflight::is_shared);
         let queue = Queue::new(start.ring, start.table, start.inflight)?;
         let trial = Trial::new(trial, queue.recovering());
         let channel = shared.disk.open_channel(context);
@@ -111,7 +112,7 @@ impl BlkQueue {
             faults,
             outside_requests: 0,
             stopping: false,
-            failing_stalled: false,
+            stalled: Stalled::Wait,
             stop_reply: None,
             has_inflight_region,
             stalled_chains: Vec::new(),
@@ -206,6 +207,9 @@ impl Poller for BlkQueue {
         self.check_memory();
         if worked || self.stopping {
             self.publish(context);
+        }
+        if self.stopping {
+            self.leave_stalled(context);
         }
         let unfinished =
             usize::from(self.queue.in_flight()).saturating_sub(self.stalled_chains.len());

@@ -8,6 +8,7 @@ use reactor::Context;
 use virtq::{Chain, Queue};
 
 use super::BlkQueue;
+use super::stop::Stalled;
 use crate::latency::{Class, InFlight};
 use crate::parse::{Parsed, status_of};
 use crate::spec::{ID_BYTES, S_OK};
@@ -214,7 +215,12 @@ impl BlkQueue {
             // nothing.
             return self.queue.push(chain, 0);
         }
-        if self.failing_stalled && self.has_inflight_region && outcome == Err(IoError::Full) {
+        let stays = match self.stalled {
+            Stalled::Fail => self.has_inflight_region && outcome == Err(IoError::Full),
+            Stalled::HandedOver => true,
+            Stalled::Wait | Stalled::HandOver(_) => false,
+        };
+        if stays {
             return self.stalled_chains.push(chain);
         }
         match outcome {

@@ -2,9 +2,25 @@
 
 use std::sync::mpsc::SyncSender;
 
+use error_causes::error_chain;
 use reactor::Context;
+use virtq::Inflight;
 
 use super::BlkQueue;
+
+/// What a stop does with requests that wait for space on the storage.
+#[derive(Debug)]
+pub(super) enum Stalled {
+    /// They wait.
+    Wait,
+    /// They fail, or stay in the front-end's in-flight region.
+    Fail,
+    /// They stay recorded for another process when nothing else is in flight: in the front-end's
+    /// region, or else in this one.
+    HandOver(Option<Inflight>),
+    /// They stay recorded. The channel is abandoned.
+    HandedOver,
+}
 
 impl BlkQueue {
     /// Stops taking requests. Answers when all requests in flight, and those that a former process
@@ -12,7 +28,7 @@ impl BlkQueue {
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
         self.begin_trial();
-        self.failing_stalled = true;
+        self.stalled = Stalled::Fail;
         self.stop_reply = answer;
         self.channel.fail_stalled(context);
     }
@@ -24,10 +40,59 @@ impl BlkQueue {
         self.stop_reply = Some(answer);
     }
 
+    /// Quiesces like [`Self::quiesce`], and leaves waiting requests recorded for another process.
+    pub(crate) fn hand_over(&mut self, answer: SyncSender<u16>, spare: Option<Inflight>) {
+        self.quiesce(answer);
+        self.stalled = Stalled::HandOver(spare);
+    }
+
     /// Takes requests again.
     pub(crate) fn unquiesce(&mut self) {
         self.stopping = false;
+        self.stalled = Stalled::Wait;
         self.stop_reply = None;
+    }
+
+    /// Leaves waiting requests recorded for another process, if it may and nothing else is in
+    /// flight. All completions must be published.
+    pub(super) fn leave_stalled(&mut self, context: &mut Context<'_>) {
+        let Stalled::HandOver(spare) = &mut self.stalled else { return };
+        let spare = spare.take();
+        if !self.only_waits_for_space() || !self.has_record(spare.as_ref()) {
+            self.stalled = Stalled::HandOver(spare);
+            return;
+        }
+        if let Some(spare) = spare.filter(|_| !self.queue.is_recorded())
+            && let Err(error) = self.queue.record_in(spare)
+        {
+            tracing::error!(disk = self.shared.id, "not recorded: {}", error_chain(&error));
+            self.stalled = Stalled::Wait;
+            return;
+        }
+        self.stalled = Stalled::HandedOver;
+        // Nothing of it is with the kernel, so all of it ends at once.
+        self.channel.abandon();
+        let rejected = self.rejected_request.take();
+        if let Some(entry) = rejected.and_then(|request| self.in_flight.take(request.tag)) {
+            self.stalled_chains.push(entry.chain);
+        }
+        self.reap(context);
+    }
+
+    /// Returns whether all requests in flight wait for space, or for a buffer that such a request
+    /// holds.
+    fn only_waits_for_space(&self) -> bool {
+        let waiting = self.channel.waiting();
+        let all = waiting + usize::from(self.rejected_request.is_some());
+        waiting > 0
+            && usize::from(self.queue.in_flight()) == all
+            && self.trial.is_none()
+            && !self.has_recovered()
+    }
+
+    /// Returns whether a successor finds the requests in flight. It serves nothing of a broken ring.
+    fn has_record(&self, spare: Option<&Inflight>) -> bool {
+        self.queue.is_recorded() || self.queue.failed() || spare.is_some()
     }
 
     /// Returns whether the driver has broken the ring. A successor serves nothing of such a ring.

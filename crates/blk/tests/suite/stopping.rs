@@ -151,6 +151,69 @@ fn a_quiet_end_that_takes_too_long_is_none() {
 }
 
 #[test]
+fn what_waits_for_room_is_handed_over_on_record() {
+    for shared in [true, false] {
+        let full = Full::new();
+        let disk = full.disk();
+        let device = device(disk.clone(), 1, false);
+        let region = match shared {
+            true => InflightRegion::create(1, 128).unwrap(),
+            false => InflightRegion::create_unshared(1, 128).unwrap(),
+        };
+        // The front-end has a region, or gets one at the first handover.
+        let before = region.queue(0).filter(|_| shared);
+        let mut guest = Guest::recorded(&device, reactor(), true, !0, before);
+        put_writes(&mut guest, &disk);
+        guest.record_in(region.queue(0));
+        let far = || Instant::now() + Duration::from_secs(60);
+        let next = guest.reactor.clone();
+        for _ in 0..3 {
+            let ending = guest.queue.take().unwrap().begin_handover(region.queue(0)).unwrap();
+            let ended = ending.wait_or_resume(far()).unwrap();
+            assert!(matches!(ended, QuiesceOutcome::Drained(3)), "{ended:?}");
+            assert_eq!((guest.driver.used_idx(), disk.stalled()), (0, 0));
+            assert!(region.has_records());
+            guest.resume(&device, &next, 3);
+        }
+        // A later stop is one with or without a record, as before the handover.
+        assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
+        assert_eq!(region.has_records(), shared);
+        assert_eq!(guest.driver.used_idx(), if shared { 0 } else { 3 });
+        full.make_room();
+        guest.resume(&device, &next, 3);
+        for _ in 0..3 {
+            let (head, _) = guest.used();
+            assert_eq!(guest.status(head as u16 / 3), u8::from(!shared));
+        }
+        // With nothing in flight, nothing is recorded.
+        guest.put(3, GET_ID, 0, (20, true));
+        guest.publish();
+        assert_eq!((guest.used().0, guest.status(3)), (9, 0));
+        let ending = guest.queue.take().unwrap().begin_handover(region.queue(0)).unwrap();
+        assert!(matches!(ending.wait_or_resume(far()).unwrap(), QuiesceOutcome::Drained(4)));
+        assert!(!region.has_records());
+    }
+}
+
+#[test]
+fn without_any_record_nothing_is_handed_over() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    let mut guest = Guest::new(&device, true);
+    put_writes(&mut guest, &disk);
+    let ending = guest.queue.take().unwrap().begin_handover(None).unwrap();
+    let ended = ending.wait_or_resume(Instant::now() + Duration::from_millis(50)).unwrap();
+    let QuiesceOutcome::Resumed(queue) = ended else { panic!("{ended:?}") };
+    guest.queue = Some(queue);
+    full.make_room();
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+}
+
+#[test]
 fn a_queue_that_was_given_up_touches_its_ring_no_more() {
     let hanging = Gate::closed();
     let device = device(Arc::new(hanging.clone()), 1, false);

@@ -325,6 +325,11 @@ impl Channel for FileChannel {
         out.append(&mut self.ended);
     }
 
+    fn waiting(&self) -> usize {
+        // While requests wait for space, the others may wait for the buffers that these hold.
+        if self.stalled.is_empty() { 0 } else { self.stalled.len() + self.starved.len() }
+    }
+
     fn fail_stalled(&mut self, _: &mut Context<'_>) {
         self.draining = true;
         for file_request in std::mem::take(&mut self.stalled) {

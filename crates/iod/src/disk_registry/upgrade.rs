@@ -65,12 +65,14 @@ impl DiskRegistry {
         }
         self.nics.begin_upgrade()?;
         disks.upgrading = true;
+        self.pool.full_watch().set_paused(true);
         Ok(disks.by_id.values().filter_map(|entry| entry.served_disk.clone()).collect())
     }
 
     /// Ends a cancelled upgrade.
     pub(crate) fn end_upgrade(&self) {
         self.disks().upgrading = false;
+        self.pool.full_watch().set_paused(false);
         self.nics.end_upgrade();
         self.ended.notify_all();
     }

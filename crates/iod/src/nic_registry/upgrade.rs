@@ -80,6 +80,7 @@ impl NicRegistry {
         let rested = self.uplinks(|uplink| uplink.begin_quiesce(deadline));
         let rested = rested.and_then(|()| all.drain());
         all.0.iter_mut().for_each(|one| one.quiesced_nic.drain_rx());
+        all.0.iter_mut().for_each(|one| one.nic.end_unmappable(&mut one.quiesced_nic));
         let rested = rested.and_then(|()| self.uplinks(|uplink| uplink.finish_quiesce(deadline)));
         (all, rested.map_err(RpcError::from))
     }

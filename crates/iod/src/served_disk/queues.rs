@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, QueueError};
 use memory::Table;
-use vhost_user::SessionHandle;
-use virtq::QueueStart;
+use vhost_user::{MAX_RING_ENTRIES, SessionHandle};
+use virtq::{InflightRegion, QueueStart};
 
 pub(crate) use self::abandoned::AbandonedQueues;
 pub(crate) use self::notify_mutex::NotifyMutex;
@@ -38,6 +38,9 @@ pub(crate) struct StartedRings {
     /// successor, so no ring is served.
     stuck: bool,
     slots: Vec<StartedRing>,
+    /// Region in which rings of a front-end without one record requests that wait for space during a
+    /// handover.
+    spare_region: Option<InflightRegion>,
     /// Reference to these rings, for the threads that move one of them.
     me: Weak<NotifyMutex<StartedRings>>,
     /// Thread that tells a front-end about an unserved ring, while it runs.
@@ -65,6 +68,7 @@ impl StartedRings {
                 serving: false,
                 stuck: false,
                 slots: Vec::new(),
+                spare_region: None,
                 me: me.clone(),
                 report_thread: None,
             };
@@ -145,14 +149,17 @@ impl StartedRings {
         self.drain(deadline)
     }
 
-    /// Drains every ring for a successor without any loss. Returns false if a ring missed
-    /// `deadline`, or storage has not completed abandoned I/O. Then nothing has changed.
+    /// Drains every ring for a successor without any loss. Requests that wait for space on the
+    /// storage stay recorded. Returns false if a ring missed `deadline`, or storage has not completed
+    /// abandoned I/O. Then nothing has changed.
     pub(crate) fn quiesce(&mut self, deadline: Instant) -> bool {
         if self.stuck {
             return false;
         }
         let before = std::mem::replace(&mut self.serving, false);
-        let ending: Vec<_> = self.slots.iter_mut().map(StartedRing::begin_quiesce).collect();
+        self.make_spare_region();
+        let spare = self.spare_region.as_ref();
+        let ending: Vec<_> = self.slots.iter_mut().map(|slot| slot.begin_handover(spare)).collect();
         let mut drained = true;
         for (slot, ending) in self.slots.iter_mut().zip(ending) {
             drained &= ending.is_none_or(|ending| slot.finish_quiesce(ending, deadline));
@@ -161,6 +168,26 @@ impl StartedRings {
             self.serve();
         }
         drained
+    }
+
+    /// Creates a region for requests that wait for space, if the front-end has none for a ring.
+    fn make_spare_region(&mut self) {
+        if self.spare_region.is_some()
+            || self.slots.iter().all(|slot| slot.start.inflight.is_some())
+        {
+            return;
+        }
+        match InflightRegion::create_unshared(self.device.queues(), MAX_RING_ENTRIES) {
+            Ok(region) => self.spare_region = Some(region),
+            // Needed only if a request waits for space. Then the drain misses its deadline.
+            Err(error) => tracing::warn!("no record for waiting requests: {error}"),
+        }
+    }
+
+    /// Returns the region that records requests of a front-end without one after
+    /// [`Self::quiesce`], if there are any.
+    pub(crate) fn spare_records(&self) -> Option<InflightRegion> {
+        self.spare_region.clone().filter(InflightRegion::has_records)
     }
 
     /// Returns each started ring after [`Self::quiesce`], with the position where a successor
@@ -175,6 +202,7 @@ impl StartedRings {
     /// are served from then on.
     pub(crate) fn forget_unserved(&mut self, serving: bool) {
         self.slots.clear();
+        self.spare_region = None;
         self.serving = serving;
     }
 

@@ -6,9 +6,14 @@
 //!      +--too late---+                   (another process) <--handover---+
 //!      +---------------------------------------------unquiesce-----------+
 //! ```
-//! No path loses anything. Requests that wait for space keep waiting, no message is cut, and locks
-//! stay. The front-end only sees a pause. A front-end that stops in the middle of a message is
-//! disconnected, because it must not delay the others ([`crate::message_boundary`]).
+//! No path loses anything. No message is cut, and locks stay. The front-end only sees a pause.
+//! Requests that wait for space stay in an in-flight region, and the next process submits them
+//! again. If the front-end has no region, its session goes on with one that is made here.
+//!
+//! Two kinds of front-ends are disconnected, because they must not delay the others. One stops in
+//! the middle of a message ([`crate::message_boundary`]). The other has truncated, sealed or
+//! overwritten memory that it shares, so that no other process can map it. This process checks that
+//! before it sends the session, and the next one leaves out a session that has changed since.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +25,10 @@ use model::export::ExportSpec;
 use model::report::RingKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Listener, ListenerParts, Session, SessionHandle, SessionState, StopSignal};
+use vhost_user::{
+    Backend as _, Listener, ListenerParts, Session, SessionHandle, SessionState, StateError,
+    StopSignal,
+};
 
 use super::session_backend::DiskSessionBackend;
 use super::session_thread::signal;
@@ -80,10 +88,10 @@ impl ServedDisk {
     }
 
     /// Checks that the storage is not known to hang. A drain that is known to fail would cost all
-    /// other disks the waiting time.
+    /// other disks the waiting time. Requests that wait for space do not count.
     ///
     /// # Errors
-    /// Storage is full, hangs, or has hung.
+    /// Storage hangs, or has hung.
     pub(crate) fn check_can_quiesce(&self) -> Result<(), ServedDiskError> {
         self.refuse_stuck("upgrade")?;
         // An NBD client's writes would be lost, because unlike a guest it has no record of them.
@@ -98,14 +106,15 @@ impl ServedDisk {
                 return Err(ServedDiskError::NotDrained { place: self.backend_text() });
             }
         }
-        if self.waiting() > 0 {
-            return Err(ServedDiskError::NotDrained { place: self.backend_text() });
-        }
         Ok(())
     }
 
     /// Returns whether storage has had a request for so long that waiting for it makes no sense.
+    /// While requests wait for space, only the drain can tell.
     fn hangs(&self) -> bool {
+        if self.waiting() > 0 {
+            return false;
+        }
         let since = self.device.oldest_in_disk_ns();
         let age = since.map(|since| blk::clock_ns().saturating_sub(since));
         age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER)
@@ -159,17 +168,43 @@ impl ServedDisk {
         }
         // The thread ends now, because its wait on the front-end's socket is over.
         let _ = self.join_session_thread();
-        let mut session = lock(&self.front_end).frozen.take();
-        if let Some(state) = &mut session {
-            let queues = self.queues.lock();
-            for (index, next, goes_on) in queues.positions() {
-                state.stopped_at(index, next);
-                if !goes_on {
-                    state.mark_broken(index);
-                }
+        let frozen = lock(&self.front_end).frozen.take();
+        Ok(QuiescedDisk { session: frozen.and_then(|state| self.resting(state)) })
+    }
+
+    /// Completes the state of a frozen session with the positions of its rings. Returns `None` and
+    /// disconnects the front-end if no other process could continue with it.
+    fn resting(self: &Arc<Self>, mut state: Box<SessionState>) -> Option<Box<SessionState>> {
+        if let Err(error) = state.check_mappable()
+            && error.is_front_end_fault()
+        {
+            self.end_frozen(&error);
+            return None;
+        }
+        let queues = self.queues.lock();
+        for (index, next, goes_on) in queues.positions() {
+            state.stopped_at(index, next);
+            if !goes_on {
+                state.mark_broken(index);
             }
         }
-        Ok(QuiescedDisk { session })
+        if let Some(region) = queues.spare_records() {
+            state.record_in(region);
+        }
+        Some(state)
+    }
+
+    /// Ends a frozen session that cannot continue. Its connection closes with its state.
+    fn end_frozen(self: &Arc<Self>, error: &impl std::error::Error) {
+        let cause = crate::error::error_chain(error);
+        tracing::error!(disk = self.spec.id, "front-end disconnected: {cause}");
+        let serving = self.is_active() && !self.is_paused();
+        self.queues.lock().forget_unserved(serving);
+        let session = SessionHandle::default();
+        let mut backend = DiskSessionBackend { served_disk: self, session, first: true };
+        backend.count(0);
+        backend.disconnected();
+        self.disk_status.connected.store(false, Ordering::Release);
     }
 
     /// Serves the disk again from its present position, as if nothing had happened.
@@ -190,9 +225,7 @@ impl ServedDisk {
             queues.forget_unserved(serving);
         }
         let session = restored.unwrap_or_else(|error| {
-            let cause = crate::error::error_chain(&error);
-            tracing::error!(disk = self.spec.id, "front-end disconnected: {cause}");
-            self.disk_status.connected.store(false, Ordering::Release);
+            self.end_frozen(&error);
             None
         });
         self.serve_on(self.source(), None, session)
@@ -292,23 +325,41 @@ impl ServedDisk {
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // An upgrade must not grant a new burst.
         served_disk.device.set_token_balance(saved.unwrap_or_default());
-        for one in broken.unwrap_or_default() {
-            served_disk.device.restore_broken_ring(one.queue, one.into_broken_ring());
-        }
         served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
         let fds = fds.collect();
-        let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;
-        if let Some(state) = &state {
-            let session = SessionHandle::default();
-            state.check_compatible(&DiskSessionBackend {
-                served_disk: &served_disk,
-                session,
-                first: true,
-            })?;
+        let state = session.map(|data| served_disk.decoded(data, fds)).transpose()?.flatten();
+        if state.is_some() {
+            for one in broken.unwrap_or_default() {
+                served_disk.device.restore_broken_ring(one.queue, one.into_broken_ring());
+            }
         }
-        let quiesced_disk = QuiescedDisk { session: state.map(Box::new) };
+        let quiesced_disk = QuiescedDisk { session: state };
         let PreservedDisk { active, exports, .. } = preserved_disk;
         Ok(IncomingDisk { served_disk, quiesced_disk, listener, active, exports, sockets })
+    }
+}
+
+impl ServedDisk {
+    /// Returns the session of another process. Returns `None` if its front-end has changed its
+    /// memory so that the session cannot continue. Its connection then closes with the other
+    /// process.
+    fn decoded(
+        self: &Arc<Self>,
+        data: Value,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<Box<SessionState>>, StateError> {
+        let session = SessionHandle::default();
+        let backend = DiskSessionBackend { served_disk: self, session, first: true };
+        let state = SessionState::decode(data, fds);
+        match state.and_then(|state| state.check_compatible(&backend).map(|()| state)) {
+            Ok(state) => Ok(Some(Box::new(state))),
+            Err(error) if error.is_front_end_fault() => {
+                let cause = crate::error::error_chain(&error);
+                tracing::error!(disk = self.spec.id, "front-end disconnected: {cause}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -327,6 +378,11 @@ pub(crate) struct IncomingDisk {
 }
 
 impl IncomingDisk {
+    #[cfg(test)]
+    pub(super) fn has_session(&self) -> bool {
+        self.quiesced_disk.session.is_some()
+    }
+
     /// Serves the disk. The other process never will again.
     ///
     /// # Errors

@@ -24,7 +24,8 @@ pub(super) struct DiskSessionBackend<'a> {
 }
 
 impl DiskSessionBackend<'_> {
-    fn count(&self, queues: usize) {
+    /// Records the number of rings that the front-end has started.
+    pub(super) fn count(&self, queues: usize) {
         let count = u16::try_from(queues).unwrap_or(u16::MAX);
         self.served_disk.disk_status.queues_started.store(count, Ordering::Release);
     }

@@ -98,7 +98,8 @@ impl ServedNic {
         }
     }
 
-    /// Takes the handover record of another process and the preserved socket.
+    /// Takes the handover record of another process and the preserved socket. Leaves out a session
+    /// whose front-end has changed its memory so that it cannot continue.
     ///
     /// # Errors
     /// The data is inconsistent, or does not fit this NIC.
@@ -117,7 +118,15 @@ impl ServedNic {
             anyhow::ensure!(fds.is_empty(), "descriptors without a session");
             return Ok(IncomingNic { frozen: None, listener });
         };
-        let state = Box::new(SessionState::decode(state, fds)?);
+        let state = match SessionState::decode(state, fds) {
+            Ok(state) => Box::new(state),
+            Err(error) if error.is_front_end_fault() => {
+                // Its connection closes with the other process.
+                self.end_frozen(&error);
+                return Ok(IncomingNic { frozen: None, listener });
+            }
+            Err(error) => return Err(error.into()),
+        };
         state.check_compatible(&NicSessionBackend::new(self, SessionHandle::default()))?;
         let control_settings = asked.map(|asked| read(asked, self.pairs())).transpose()?;
         Ok(IncomingNic {

@@ -8,7 +8,7 @@
 //! A frozen session's queues are still served. Their positions are known when the session's thread
 //! has ended, and all queues of all NICs drain together ([`crate::nic_registry`]). By then each
 //! sent frame is in its receiver's ring, if that has buffers. A frame that waits for buffers is
-//! lost.
+//! lost. A front-end whose memory no other process can map is disconnected then, as that of a disk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use net::control::ControlSettings;
 use nic::RunningQueue;
-use vhost_user::{Listener, Session, SessionHandle, SessionState, StopSignal};
+use vhost_user::{Listener, Session, SessionHandle, SessionState, StateError, StopSignal};
 
 use super::session_backend::NicSessionBackend;
 use super::start_barrier::{BarrierTicket, StartBarrier};
@@ -109,12 +109,30 @@ impl ServedNic {
             control_settings: asked,
             barrier_ticket,
         });
-        resumed
-            .inspect_err(|error| {
-                let (nic, cause) = (self.spec.socket.display(), crate::error::error_chain(error));
-                tracing::error!(%nic, "front-end disconnected: {cause}");
-            })
-            .ok()
+        resumed.inspect_err(|error| self.end_frozen(error)).ok()
+    }
+
+    /// Ends the session of a quiesced NIC if no other process could continue with it. Its connection
+    /// closes with its state.
+    pub(crate) fn end_unmappable(&self, quiesced_nic: &mut QuiescedNic) {
+        let checked = quiesced_nic.frozen.as_ref().map(|frozen| frozen.state.check_mappable());
+        if let Some(Err(error)) = checked
+            && error.is_front_end_fault()
+        {
+            quiesced_nic.frozen = None;
+            self.end_frozen(&error);
+        }
+    }
+
+    /// Logs why a frozen session cannot continue, and forgets its driver.
+    pub(super) fn end_frozen(&self, error: &StateError) {
+        let (nic, cause) = (self.spec.socket.display(), crate::error::error_chain(error));
+        tracing::error!(%nic, "front-end disconnected: {cause}");
+        let (fabric, port) = (&self.switch_network.fabric, self.spec.port);
+        fabric.clear_broken_rings(port, None);
+        if let Err(error) = fabric.set_control_settings(port, None) {
+            tracing::error!(%nic, "settings of the former driver not reset: {error}");
+        }
     }
 }
 

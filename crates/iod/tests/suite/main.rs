@@ -51,3 +51,4 @@ mod systemd;
 mod unheld;
 mod unkillable;
 mod upgrade;
+mod upgrade_hostile;

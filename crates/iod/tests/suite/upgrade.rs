@@ -16,14 +16,17 @@ use testkit::raw::{Guest, Setup};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
-fn upgrade(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
+pub(crate) fn upgrade(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
     let params = binary.map_or(Value::Null, |binary| json!({"binary": binary}));
     Ok(serde_json::from_value(caller.call("upgrade", params)?).unwrap())
 }
 
 /// Upgrades like [`upgrade`], with disks under load. It is repeated if the host's storage takes
 /// longer for a flush than the drain deadline.
-fn upgrade_loaded(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
+pub(crate) fn upgrade_loaded(
+    caller: &mut Caller,
+    binary: Option<&str>,
+) -> Result<UpgradeReply, RpcError> {
     let mut outcome = upgrade(caller, binary);
     eventually("storage ends what it has", || {
         let slow = |error: &RpcError| error.message.contains("the requests in flight in time");
@@ -36,7 +39,7 @@ fn upgrade_loaded(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeRe
     outcome
 }
 
-fn shape(queues: u16, depth: u16, seed: u64) -> Shape {
+pub(crate) fn shape(queues: u16, depth: u16, seed: u64) -> Shape {
     Shape { queues, depth, seed, ..Shape::default() }
 }
 
@@ -45,13 +48,13 @@ fn work(guest: &mut ReconnectingGuest, millis: u64) {
 }
 
 /// Guest under load on its own thread, until `finish` is called.
-struct Loaded {
+pub(crate) struct Loaded {
     stop: std::sync::mpsc::Sender<()>,
     thread: std::thread::JoinHandle<u64>,
 }
 
 impl Loaded {
-    fn start(mut guest: ReconnectingGuest) -> Self {
+    pub(crate) fn start(mut guest: ReconnectingGuest) -> Self {
         let (stop, stopped) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             while stopped.try_recv().is_err() {
@@ -65,7 +68,7 @@ impl Loaded {
         Self { stop, thread }
     }
 
-    fn finish(self) -> u64 {
+    pub(crate) fn finish(self) -> u64 {
         self.stop.send(()).unwrap();
         self.thread.join().unwrap()
     }

@@ -74,8 +74,9 @@ impl SharedMemory {
     /// [`Error::Io`] if the file cannot be that large.
     pub fn with_regions(regions: Vec<Region>) -> Result<Self> {
         let end = regions.iter().map(|r| r.mmap_offset.saturating_add(r.size)).max().unwrap_or(0);
-        let fd = memfd_create("testkit-guest-memory", MemfdFlags::CLOEXEC)
-            .map_err(|e| Error::io("cannot create a memfd", e))?;
+        let fd =
+            memfd_create("testkit-guest-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .map_err(|e| Error::io("cannot create a memfd", e))?;
         let file = File::from(fd);
         file.set_len(end).map_err(|e| Error::io(format!("cannot grow a memfd to {end}"), e))?;
         let used_bytes = vec![0; regions.len()];

@@ -2,6 +2,19 @@
 
 use crate::error::Refusal;
 
+impl StateError {
+    /// Returns whether the front-end has caused this since its session was frozen or began. It has
+    /// truncated, sealed or overwritten memory that another process would have to map. Then only its
+    /// own session cannot continue.
+    pub fn is_front_end_fault(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Memory(error)) => error.is_owner_fault(),
+            Self::Refused(Refusal::Inflight(error)) => error.is_owner_fault(),
+            _ => false,
+        }
+    }
+}
+
 /// Reason why a session cannot be encoded, or cannot continue from its encoded state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {

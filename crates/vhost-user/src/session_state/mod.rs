@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use memory::{RegionSpec, Table};
 use serde_json::Value;
+use virtq::InflightRegion;
 
 use crate::backend::Backend;
 use crate::channel::BackendChannel;
@@ -76,6 +77,30 @@ impl SessionState {
             frozen.running = false;
             frozen.ring.kick = Kick::Unset;
         }
+    }
+
+    /// Records requests of a front-end without an in-flight region in this one, which continues with
+    /// the session. Does nothing if the front-end has a region.
+    pub fn record_in(&mut self, region: InflightRegion) {
+        if let InflightState::Absent = self.record {
+            self.record = InflightState::Kept(region);
+        }
+    }
+
+    /// Checks that another process could map the memory of this session now, as this one did. The
+    /// front-end may change it again at any time, so [`Self::decode`] checks it too.
+    ///
+    /// # Errors
+    /// The front-end has truncated, sealed or overwritten memory
+    /// ([`StateError::is_front_end_fault`]), or the process has no resources for the check.
+    pub fn check_mappable(&self) -> Result<(), StateError> {
+        for region in self.table.regions() {
+            region.check_mappable().map_err(Refusal::from)?;
+        }
+        if let InflightState::Kept(region) = &self.record {
+            region.check_adoptable().map_err(Refusal::from)?;
+        }
+        Ok(())
     }
 
     /// Returns the queues that ran.

@@ -323,3 +323,27 @@ fn what_no_session_can_have_come_to_is_refused() {
     );
     assert!(matches!(error, StateError::Queues { has: 4, needs: 5 }), "{error}");
 }
+
+#[test]
+fn memory_that_its_owner_has_changed_ends_one_session_and_not_the_reader() {
+    let (_socket, state, held) = frozen();
+    state.check_mappable().unwrap();
+    let own = |state: &SessionState| {
+        let error = state.check_mappable().unwrap_err();
+        assert!(error.is_front_end_fault(), "{error}");
+        let (data, fds) = owned(state);
+        let error = SessionState::decode(data, fds).unwrap_err();
+        assert!(error.is_front_end_fault(), "{error}");
+    };
+    rustix::fs::ftruncate(&held.memory, 0x1_8000).unwrap();
+    own(&state);
+    rustix::fs::ftruncate(&held.memory, 0x2_0000).unwrap();
+    state.check_mappable().unwrap();
+    let (data, fds) = owned(&state);
+    let at = data["record"]["kept"]["fd"].as_u64().unwrap() as usize;
+    rustix::io::pwrite(&fds[at], b"no region", 0).unwrap();
+    own(&state);
+    // Data that no session reaches is not the front-end's.
+    let error = SessionState::decode(json!({"version": 1}), Vec::new()).unwrap_err();
+    assert!(!error.is_front_end_fault());
+}

@@ -2,6 +2,18 @@
 
 use memory::MemoryError;
 
+impl InflightError {
+    /// Returns whether the front-end has caused this since the region was adopted: it has truncated
+    /// or overwritten the region.
+    pub fn is_owner_fault(&self) -> bool {
+        match self {
+            Self::Memory(error) => error.is_owner_fault(),
+            Self::Foreign | Self::Version { .. } | Self::Shape { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Reason why an in-flight region is not used. The region was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum InflightError {

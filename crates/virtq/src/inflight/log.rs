@@ -74,6 +74,17 @@ impl InflightLog {
         Ok(inflight_log)
     }
 
+    /// Begins to record a ring whose requests in flight are `heads`. All completions are published.
+    pub(crate) fn begin(
+        inflight: Inflight,
+        ring: RingState,
+        heads: impl Iterator<Item = u16>,
+    ) -> Result<Self, InflightError> {
+        let mut inflight_log = Self::recover(inflight, ring)?;
+        heads.for_each(|head| inflight_log.popped(head));
+        Ok(inflight_log)
+    }
+
     /// Reads counters and heads of all recorded requests.
     fn read_recorded(&self, ring: u16) -> Result<Vec<(u64, u16)>, InflightError> {
         let mut recorded = Vec::new();

@@ -8,7 +8,7 @@
 //! # Layout
 //! The layout is Ringway's own, in the machine's byte order. A front-end only stores the bytes.
 //! ```text
-//! region: magic u64, version u32, queues u16, size u16, zero to 64
+//! region: magic u64, version u32, queues u16, size u16, unshared u16, zero to 64
 //!         queue 0, queue 1, ...                         each from a multiple of 64 on
 //! queue:  used_idx u16, last_batch_head u16, zero to 64
 //!         entry 0 .. entry size-1                       by head
@@ -59,6 +59,13 @@
 //! alone in flight, and 2 before the queue fails it ([`Suspect`]). The counter makes the mark void
 //! as soon as the head is popped for another request. So versions that do not know these marks need
 //! not clear them, and the layout keeps its version.
+//!
+//! # Handover
+//! A process that hands a ring over leaves requests that wait for space on the storage in the
+//! region. The next process submits them again. If the front-end has no region, the first process
+//! makes one ([`InflightRegion::create_unshared`]), records the requests ([`crate::Queue::record_in`])
+//! and gives the region to the next process, and not to the front-end. The mark `unshared` tells
+//! them apart: in a crash nobody preserves such a region.
 //!
 //! # Hostile and stale regions
 //! The region is read once, into private memory, when a ring starts. From then on it is only

@@ -19,6 +19,7 @@ const MAX_END: u64 = 1 << 30;
 const LINE: u64 = 64;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"RINGWAY1");
+/// Layout version. Workers hand regions over, so a new layout needs a new format of session states.
 const VERSION: u32 = 1;
 
 /// Start of a region.
@@ -28,6 +29,8 @@ struct Header {
     version: AtomicU32,
     queues: AtomicU16,
     size: AtomicU16,
+    /// 1 if the front-end does not have the region. Earlier programs ignore it.
+    unshared: AtomicU16,
 }
 
 /// Start of a queue's part.
@@ -148,6 +151,17 @@ impl InflightRegion {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Creates a region that the front-end does not get. It records requests from one process to
+    /// the next during a handover, and nobody preserves it in a crash.
+    ///
+    /// # Errors
+    /// As [`InflightRegion::create`].
+    pub fn create_unshared(queues: u16, size: u16) -> Result<Self, InflightError> {
+        let region = Self::create(queues, size)?;
+        region.shared.header(|header| header.unshared.store(1, Ordering::Relaxed))?;
+        Ok(region)
+    }
+
     /// Adopts a region that a front-end has preserved: one of Ringway's, or one that is all zero.
     ///
     /// # Errors
@@ -170,6 +184,22 @@ impl InflightRegion {
         let shared = Shared { mapping, offset, bytes, queues, size };
         shared.check(need)?;
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Checks that another process could adopt the region now.
+    ///
+    /// # Errors
+    /// As [`InflightRegion::adopt`]. The front-end may have truncated or overwritten it since this
+    /// process adopted it ([`InflightError::is_owner_fault`]).
+    pub fn check_adoptable(&self) -> Result<(), InflightError> {
+        let Some(fd) = self.fd() else { return Ok(()) };
+        let (bytes, offset) = (self.mmap_size(), self.mmap_offset());
+        Self::adopt(fd, bytes, offset, self.queues(), self.size()).map(drop)
+    }
+
+    /// Returns whether a request of any queue is recorded.
+    pub fn has_records(&self) -> bool {
+        (0..self.queues()).filter_map(|index| self.queue(index)).any(|queue| queue.has_records())
     }
 
     /// Clears all records, because a device reset made the requests in flight void. No ring may be
@@ -229,13 +259,26 @@ impl Inflight {
         self.region.shared.mapping.faulted()
     }
 
+    /// Returns whether the front-end has the region and gives it to a successor.
+    pub fn is_shared(&self) -> bool {
+        let mark = self.region.shared.header(|header| header.unshared.load(Ordering::Relaxed));
+        mark.is_ok_and(|mark| mark == 0)
+    }
+
+    /// Returns whether a request is recorded.
+    pub fn has_records(&self) -> bool {
+        self.entries().any(|entry| entry.inflight.load(Ordering::Acquire) != 0)
+    }
+
     fn forget(&self) {
-        let Ok((_, entries)) = self.parts() else { return };
-        for head in 0..self.size() {
-            // SAFETY: `size` entries (Self::parts) in the mapping that `self` keeps alive; atomics.
-            let entry = unsafe { entries.add(head.into()).as_ref() };
-            entry.inflight.store(0, Ordering::Release);
-        }
+        self.entries().for_each(|entry| entry.inflight.store(0, Ordering::Release));
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.parts().ok().map(|(_, entries)| entries);
+        let all = entries.into_iter().flat_map(|at| (0..self.size()).map(move |head| (at, head)));
+        // SAFETY: `size` entries (Self::parts) in the mapping that `self` keeps alive; atomics.
+        all.map(|(at, head)| unsafe { at.add(head.into()).as_ref() })
     }
 
     /// Returns pointers to the part and to its entries, valid as long as `self` lives.

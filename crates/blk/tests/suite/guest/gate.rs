@@ -190,6 +190,10 @@ impl Channel for GateChannel {
         }
     }
 
+    fn waiting(&self) -> usize {
+        0
+    }
+
     fn fail_stalled(&mut self, _: &mut Context<'_>) {}
 
     fn abandon(&mut self) {

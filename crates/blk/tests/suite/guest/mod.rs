@@ -229,6 +229,11 @@ impl Guest {
     }
 
     /// Starts the same ring again at `next`.
+    /// Records requests in this region from the next start on.
+    pub(crate) fn record_in(&mut self, inflight: Option<Inflight>) {
+        self.inflight = inflight;
+    }
+
     pub(crate) fn resume(&mut self, device: &BlkDevice, reactor: &Arc<Reactor>, next: u16) {
         self.try_resume(device, reactor, next).unwrap();
     }

@@ -9,7 +9,7 @@ use blk::{
     TrialStart,
 };
 use vhost_user::SessionHandle;
-use virtq::QueueStart;
+use virtq::{Inflight, InflightRegion, QueueStart};
 
 use super::AbandonedQueues;
 use crate::pool::ReactorLease;
@@ -149,6 +149,25 @@ impl StartedRing {
         }
     }
 
+    /// Stops the intake of requests for another process, if the ring is served. A ring without an
+    /// in-flight region records requests that wait for space in `spare`.
+    pub(super) fn begin_handover(
+        &mut self,
+        spare: Option<&InflightRegion>,
+    ) -> Option<(DrainingQueue, ReactorLease)> {
+        let RunningRing { queue, reactor_lease } = self.running_ring.take()?;
+        if self.start.inflight.is_none() {
+            self.start.inflight = spare.and_then(|region| region.queue(self.start.index));
+        }
+        match queue.begin_handover(self.start.inflight.clone()) {
+            Ok(draining_queue) => Some((draining_queue, reactor_lease)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
     /// Waits for requests in flight. Returns false if that takes too long; the ring is served again
     /// then.
     pub(super) fn finish_quiesce(
@@ -204,7 +223,7 @@ impl StartedRing {
 
     /// Returns whether its front-end has an in-flight region.
     pub(super) fn is_recorded(&self) -> bool {
-        self.start.inflight.is_some()
+        self.start.inflight.as_ref().is_some_and(Inflight::is_shared)
     }
 
     fn position_lost(&self, error: &impl std::fmt::Display) {

@@ -5,9 +5,11 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use testkit::raw::{Guest, Setup};
+use vhost_user::NEWEST_FORMAT;
 
 use super::rebalance::serve;
-use crate::served_disk::ServedDiskError;
+use crate::served_disk::{DiskFormats, ServedDisk, ServedDiskError};
 
 /// Upper bound for every wait in these tests, even on a slow machine.
 const FAR: Duration = Duration::from_secs(60);
@@ -43,6 +45,27 @@ fn one_whose_storage_got_stuck_meanwhile_does_not_stand_still() {
     assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
     served_disk.queues.lock().clear_stuck();
     let quiesced_disk = served_disk.quiesce(Instant::now() + FAR).unwrap();
+    served_disk.unquiesce(quiesced_disk).unwrap();
+    served_disk.detach().unwrap();
+}
+
+#[test]
+fn a_session_that_has_changed_on_its_way_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (served_disk, pool) = serve(folder.path(), 1, json!({"queues": 1}));
+    let guest = Guest::start(&folder.path().join("s"), &Setup::default()).unwrap();
+    let quiesced_disk = served_disk.quiesce(Instant::now() + FAR).unwrap();
+    let arrived = |pool| {
+        let formats = DiskFormats { record: 3, session: NEWEST_FORMAT };
+        let (record, fds) = served_disk.to_handover_state(&quiesced_disk, formats).unwrap();
+        let fds = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        let (held, held_fds) = (served_disk.to_preserved(), served_disk.preserved_fds().unwrap());
+        ServedDisk::from_handover_state(held, held_fds, record, fds, pool)
+    };
+    assert!(arrived(Arc::clone(&pool)).unwrap().has_session());
+    // The source has checked the memory before.
+    guest.memory.truncate(guest.memory.regions()[0].mmap_offset + (4 << 20)).unwrap();
+    assert!(!arrived(pool).unwrap().has_session());
     served_disk.unquiesce(quiesced_disk).unwrap();
     served_disk.detach().unwrap();
 }
