@@ -62,6 +62,7 @@
 //! # How to test
 //! `virtq::driver` plays the guest against a device on a real reactor.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod config;
 mod device;

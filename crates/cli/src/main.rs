@@ -17,6 +17,7 @@
 //! # How to test
 //! `tests/suite` runs the built program. Tests with QEMU and `ringway-io` are in `tests/guests`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod commands;
 mod table;

@@ -108,11 +108,14 @@ impl Keyboard {
 
     /// Starts to read standard input. The reading thread ends only with the process, because a
     /// read of a terminal cannot be cancelled.
-    pub(crate) fn read(&self) -> mpsc::Receiver<Vec<u8>> {
+    ///
+    /// # Errors
+    /// The process cannot have another thread.
+    pub(crate) fn read(&self) -> std::io::Result<mpsc::Receiver<Vec<u8>>> {
         /// Maximum number of buffered chunks: a guest that does not read blocks the input.
         const CHUNKS: usize = 16;
         let (sender, receiver) = mpsc::channel(CHUNKS);
-        std::thread::spawn(move || {
+        let read = move || {
             let mut chunk = [0; 4096];
             while let Ok(count @ 1..) = std::io::stdin().read(&mut chunk) {
                 let bytes = chunk.get(..count).unwrap_or_default().to_vec();
@@ -120,8 +123,9 @@ impl Keyboard {
                     return;
                 }
             }
-        });
-        receiver
+        };
+        std::thread::Builder::new().name("keyboard".into()).spawn(read)?;
+        Ok(receiver)
     }
 }
 

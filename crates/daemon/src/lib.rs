@@ -76,6 +76,7 @@
 //! `tests` beside the code run against a simulated host ([`toolstack::sim`]); `tests/` run the
 //! program.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod allowed_operations;
 pub mod api_service;

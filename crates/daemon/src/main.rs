@@ -1,5 +1,6 @@
 //! Process of `ringwayd`. The library does the work.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -69,6 +69,7 @@
 //! # How to test
 //! `conformance` (feature of that name) runs one disk from two reactors; every backend passes it.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

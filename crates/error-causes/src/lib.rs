@@ -3,6 +3,7 @@
 //! # How to test
 //! Errors with a source make the lines.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::error::Error;
 

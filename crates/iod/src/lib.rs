@@ -192,6 +192,7 @@
 //! # How to test
 //! Pure parts beside the code. `tests/` runs the built programs with front-ends of `testkit`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod accept_gate;
 mod connect;

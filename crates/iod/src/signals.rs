@@ -4,7 +4,7 @@
 //! |---|---|
 //! | SIGTERM, SIGINT, SIGHUP | the program ends in order |
 //! | SIGQUIT, SIGILL, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGSYS, SIGTRAP | the process ends at once |
-//! | [`BLOCKED`] | none |
+//! | SIGPIPE, SIGXFSZ, SIGXCPU, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR | none |
 //!
 //! A program that was started with SIGHUP ignored, as by nohup(1), goes on ignoring it.
 

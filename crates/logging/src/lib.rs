@@ -21,6 +21,7 @@
 //! Queue, filter and file limit beside the code; whole programs with broken logs in the tests of
 //! `iod`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod file_limit;
 mod filter;
@@ -29,7 +30,7 @@ mod panic_message;
 pub mod repeats;
 mod writer;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -79,21 +80,23 @@ impl Settings<'_> {
     }
 }
 
-/// Starts logging, once in a process: a second call has no effect. Without memory for a thread, the
+/// Starts logging, once in a process: a second call has no effect. If no thread can start, the
 /// process has no log.
 pub fn start(settings: &Settings<'_>) {
+    if QUEUE.get().is_some() {
+        return;
+    }
     let parsed = EnvFilter::try_new(settings.filter.unwrap_or(settings.default_level));
     let invalid = parsed.as_ref().err().map(ToString::to_string);
     let enabled = parsed.unwrap_or_else(|_| EnvFilter::new(settings.default_level));
     let (queue, lines) = line_queue::pair();
-    if QUEUE.set(queue.clone()).is_err() {
-        return;
-    }
     let repeat_filter = RepeatFilter::new(queue.clone());
     let repeats = repeat_filter.repeats();
     let limit = settings.limit_bytes;
     let write = move || writer::run(&lines, &repeats, limit);
-    if std::thread::Builder::new().name("log".into()).spawn(write).is_err() {
+    if std::thread::Builder::new().name("log".into()).spawn(write).is_err()
+        || QUEUE.set(queue.clone()).is_err()
+    {
         return;
     }
     let layer = tracing_subscriber::fmt::layer()
@@ -131,6 +134,12 @@ pub fn write_last_line(line: &str) {
     if QUEUE.get().is_none() {
         start(&Settings::default());
     }
-    write_line(line);
-    flush();
+    match QUEUE.get() {
+        Some(_) => {
+            write_line(line);
+            flush();
+        }
+        // No thread could start. The program ends anyway, so it may wait for a reader.
+        None => drop(writeln!(std::io::stderr(), "{line}")),
+    }
 }

@@ -36,6 +36,7 @@
 //! # How to test
 //! [`Mapping::memfd`] and [`Table::new`] make guest memory without a guest.
 #![allow(unsafe_code)] // The bottom of the house: raw guest memory is made safe here.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod area;
 mod backing;

@@ -62,6 +62,7 @@
 //! # How to test
 //! Everything is a value: construct, validate, compare. Wire forms are tested as literal JSON.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod admission;
 pub mod caps;

@@ -52,6 +52,7 @@
 //! The parsers are pure and tested beside their code with every truncation and with garbage;
 //! `tests/` speaks to a server over socket pairs, and does what no client should.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod buffers;
 mod busy_poll;

@@ -62,6 +62,7 @@
 //! Parsers get random and mutated bytes, tables and sets are compared with naive ones, and the
 //! balancer with the best possible split.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bytes;
 pub mod checksum;

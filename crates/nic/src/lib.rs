@@ -89,6 +89,7 @@
 //! `virtq::driver` plays guests on real reactors (`tests/`). `loom` walks through the orders in
 //! which the two sides of a link can see each other's steps.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod backlog;
 mod consumption;

@@ -95,6 +95,7 @@
 //! # How to test
 //! Spawn a reactor and send it pollers; [`ReactorCounters`] counts system calls and sleeps.
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 // The TSC clock reads a CPU counter, and `tun` makes the ioctls of a driver.
 
 mod clock;

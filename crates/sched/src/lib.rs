@@ -13,6 +13,7 @@
 //! to set request/slice suggestion"). An older kernel has no time slices of threads, and keeps
 //! none.
 #![allow(unsafe_code)] // Two system calls.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::collections::HashSet;
 use std::fs;

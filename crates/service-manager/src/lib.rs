@@ -11,6 +11,7 @@
 //! # How to test
 //! [`NotifySocket::at`] takes the path of any datagram socket.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::ffi::OsStr;
 use std::io;

@@ -49,6 +49,7 @@
 //! # How to test
 //! `tests/` makes devices in network namespaces of its own; root is needed.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
 mod error;

@@ -163,6 +163,23 @@ fn unsafe_code_is_where_it_may_be() {
     }
 }
 
+#[test]
+fn what_ships_starts_no_thread_that_must_not_fail() {
+    let lint = "#![cfg_attr(not(test), deny(clippy::disallowed_methods))]";
+    for (name, _) in LAYERS.iter().filter(|(name, _)| !["testkit", "lab"].contains(name)) {
+        let src = root().join("crates").join(name).join("src");
+        let roots = ["lib.rs", "main.rs"].map(|file| src.join(file));
+        let texts: Vec<_> =
+            roots.iter().filter_map(|file| std::fs::read_to_string(file).ok()).collect();
+        assert!(!texts.is_empty(), "{name} has a root");
+        assert!(texts.iter().all(|text| text.contains(lint)), "{name} does not deny it");
+    }
+    let text = std::fs::read_to_string(root().join("clippy.toml")).unwrap();
+    for method in ["std::thread::spawn", "std::thread::Scope::spawn"] {
+        assert!(text.contains(&format!("{{ path = {method:?}")), "{method} is allowed");
+    }
+}
+
 /// Checks a licence expression: `AND`s of `OR`s, as registries write them.
 fn permitted(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ").replace(['(', ')'], " ");

@@ -149,6 +149,7 @@
 //! tested against a server in the test, over a socket pair. Tests that need real programs are in
 //! `tests/`; they fail with the command that builds what is missing.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod accel;
 pub mod binaries;

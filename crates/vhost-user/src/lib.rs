@@ -52,6 +52,7 @@
 //! A socket pair, a thread for [`Session::run`] with a backend that records its calls, and the test
 //! as the front-end: see `tests/`. The front-end of the crate `vhost` is an independent peer.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod address;
 mod backend;

@@ -51,6 +51,7 @@
 //! that outlives it (`crash`), in serving and in recovery. `inflight` does so for random requests
 //! and compares with a model.
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod broken_ring;
 mod chain;

@@ -38,6 +38,7 @@
 //!
 //! Source: the XenAPI of XenServer 7.0 and what its clients rely on.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod body;
 pub mod client;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use model::disk_arg::DiskArg;
 use model::machine::{AccelChoice, MachineSpec, parse_timeout};
@@ -86,7 +87,8 @@ impl Run {
         if keyboard.is_taken() {
             logging::write_line("ringway: all keys go to the guest, but Ctrl-C ends the machine");
         }
-        let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
+        let keys = keyboard.read().context("cannot start a thread")?;
+        let console = Console::new(tokio::io::stdout(), Some(keys));
         let verbose = self.verbose;
         let mut note = |run_event: RunEvent| match run_event {
             RunEvent::Accel(_) | RunEvent::TryingKvm | RunEvent::Trouble(_) => {

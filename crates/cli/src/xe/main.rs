@@ -23,6 +23,7 @@
 //! Unit tests in each module compare exact texts. `tests/suite/xe` runs the program against a
 //! server in the test.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod arguments;
 mod cache;

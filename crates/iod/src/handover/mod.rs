@@ -32,6 +32,9 @@
 //! - Before NICs are handed over, each frame that a guest has sent is with its receiver. No NIC
 //!   sends before all of them receive again (`crate::nic_registry`). So no frame is lost or
 //!   flooded.
+//! - A front-end that makes its own session impossible to continue is disconnected, by the source or
+//!   by the destination. All others are handed over.
+//! - Requests that wait for space on the storage are handed over in an in-flight region.
 //! - During an upgrade no verb changes a disk, so the keeper's records for the destination stay
 //!   valid.
 //!

@@ -254,17 +254,23 @@ fn reason(way: &Link, error: HandoverAborted) -> HandoverAborted {
 fn stand_still(served_disks: &[Arc<ServedDisk>], deadline: Instant) -> Vec<DiskQuiesceResult> {
     let next = Mutex::new(served_disks.iter());
     let stands = Mutex::new(Vec::with_capacity(served_disks.len()));
-    std::thread::scope(|scope| {
-        for _ in 0..served_disks.len().min(TOGETHER) {
-            scope.spawn(|| {
-                loop {
-                    let served_disk = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-                    let Some(served_disk) = served_disk else { break };
-                    let stand = (Arc::clone(served_disk), served_disk.quiesce(deadline));
-                    stands.lock().unwrap_or_else(PoisonError::into_inner).push(stand);
-                }
-            });
+    let work = || {
+        loop {
+            let served_disk = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(served_disk) = served_disk else { break };
+            let stand = (Arc::clone(served_disk), served_disk.quiesce(deadline));
+            stands.lock().unwrap_or_else(PoisonError::into_inner).push(stand);
         }
+    };
+    std::thread::scope(|scope| {
+        // This thread works too, so the disks are quiesced even if no other can start.
+        for _ in 1..served_disks.len().min(TOGETHER) {
+            if std::thread::Builder::new().name("quiesce".into()).spawn_scoped(scope, work).is_err()
+            {
+                break;
+            }
+        }
+        work();
     });
     stands.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -153,11 +153,14 @@ impl Disk<'_> {
     fn activate(&self) -> anyhow::Result<bool> {
         let done = StopSignal::new().context("cannot make a signal")?;
         std::thread::scope(|scope| {
-            let activating = scope.spawn(|| {
+            let work = || {
                 let activated = self.served_disk.activate();
                 done.stop();
                 activated
-            });
+            };
+            let activating = std::thread::Builder::new().name("activate".into());
+            let activating =
+                activating.spawn_scoped(scope, work).context("cannot start a thread")?;
             let woken = done.wait(Some(self.end.as_fd()), None);
             let end = !matches!(woken, Ok(Woken::Stopped));
             if end {

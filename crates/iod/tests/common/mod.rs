@@ -65,6 +65,26 @@ pub fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
+/// Returns a folder that every user may write.
+pub fn open_folder() -> TempDir {
+    let folder = folder();
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), all).unwrap();
+    folder
+}
+
+/// Copies a program to a folder, where every user finds it. Returns its path.
+pub fn copy_for_all(folder: &TempDir, program: &str) -> String {
+    let copy = folder.path().join("program");
+    testkit::process::copy_program(Path::new(program), &copy).unwrap();
+    copy.to_str().unwrap().into()
+}
+
+/// Returns the arguments of `setpriv` before a program that runs as this user.
+pub fn as_user(user: u32) -> Vec<String> {
+    vec![format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]
+}
+
 pub fn names(folder: &TempDir) -> Vec<String> {
     let entries = folder.path().read_dir().unwrap();
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
@@ -157,6 +177,17 @@ impl Io {
         let words = [IO, "--control", control.to_str().unwrap(), "--die-with-parent"];
         let (program, via) = via.split_first().unwrap();
         Self { process: ready(program, &[via, &words, options].concat()), folder, control }
+    }
+
+    /// Starts a copy of the program as this user, who has no other processes.
+    pub fn start_as(user: u32) -> Self {
+        let folder = open_folder();
+        let program = copy_for_all(&folder, IO);
+        let control = folder.path().join("control");
+        let words = [&program, "--control", control.to_str().unwrap(), "--die-with-parent"];
+        let via = as_user(user);
+        let via: Vec<_> = via.iter().map(String::as_str).collect();
+        Self { process: ready("setpriv", &[&via[..], &words].concat()), folder, control }
     }
 
     pub fn caller(&self) -> Caller {

@@ -48,6 +48,7 @@ mod stuck;
 mod supervise;
 mod suspects;
 mod systemd;
+mod threads;
 mod unheld;
 mod unkillable;
 mod upgrade;

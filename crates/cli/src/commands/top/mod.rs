@@ -11,6 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -78,7 +79,7 @@ impl Top {
         }
         let screen = Screen::open()?;
         let keyboard = Keyboard::open();
-        let mut keys = keyboard.read();
+        let mut keys = keyboard.read().context("cannot start a thread")?;
         let mut typed = true;
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
