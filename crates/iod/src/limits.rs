@@ -9,7 +9,7 @@ const PER_QUEUE: u64 = 3;
 /// stop signals, image, the image's lock and duplicates. It includes guest memory files (rarely
 /// more than eight), the in-flight region, and descriptors of a message being received.
 const PER_DISK: u64 = 60;
-/// Descriptors of guest memory that [`PER_DISK`] and [`PER_NIC`] include.
+/// Descriptors of guest memory that the numbers of a disk and of a NIC include.
 pub const MEMORY_FILES: u64 = 8;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
