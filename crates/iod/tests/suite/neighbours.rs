@@ -180,8 +180,8 @@ fn a_process_with_a_hung_disk_ends_in_time() {
     let Place { mut io, mut hung, well, hanging, .. } = Place::new();
     // The neighbour ends in order, so it has no requests in flight.
     drop(well.end());
-    io.process.signal(Signal::TERM).unwrap();
     in_time(DEADLINE, || {
+        io.process.signal(Signal::TERM).unwrap();
         hung.frontend.connection.wait_closed().unwrap();
         eventually("no socket is left", || names(&io.folder).is_empty());
     });
