@@ -11,7 +11,7 @@
 //! - **No write fails the process.** A line that cannot be written is counted. The next line that
 //!   can be written is preceded by the number of lost lines and the reason.
 //! - **No flood.** A line that repeats within a minute is counted and not written
-//!   ([`repeats`](crate::repeats)). A guest or a client can cause lines, and must not control how
+//!   ([`repeats`]). A guest or a client can cause lines, and must not control how
 //!   much is logged. Levels debug and trace are exempt, because a user chose them.
 //! - **No endless file.** [`Settings::limit_bytes`] bounds the file behind standard error.
 //!

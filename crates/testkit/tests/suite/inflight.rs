@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use testkit::Error;
-use testkit::process::Backend;
+use testkit::process::{Backend, eventually};
 use testkit::raw::frontend::InflightArea;
 use testkit::raw::wire::{Request, feature, protocol};
 use testkit::raw::{Frontend, Guest, Message, Setup};
@@ -101,8 +101,7 @@ fn a_region_that_was_changed_is_refused_and_the_guest_waits() {
         write(&fd, 0, &bad);
         let refused = guest.reconnect().unwrap_err();
         assert!(matches!(refused, Error::Refused { .. }), "{reason}: {refused}");
-        let log = backend.process.stderr();
-        assert!(log.contains(reason), "{reason}: {log}");
+        eventually(reason, || backend.process.stderr().contains(reason));
         assert_eq!(read(&fd, good.len()), bad, "{reason}: nothing was changed");
         assert!(backend.process.is_running().unwrap());
     }
