@@ -1,8 +1,7 @@
 //! `ringway-lab`: runs experiments and shows their results.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // It runs in the foreground.
 #![forbid(unsafe_code)]
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -102,7 +101,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("ringway-lab: {error:#}");
+            complain(&error);
             match error.downcast_ref::<Wrong>() {
                 Some(_) => ExitCode::from(USAGE),
                 None => ExitCode::FAILURE,
@@ -113,7 +112,7 @@ fn main() -> ExitCode {
 
 fn list() -> Result<ExitCode> {
     for experiment in experiments() {
-        println!("{:<17} {}", experiment.name(), experiment.summary());
+        print(&format!("{:<17} {}\n", experiment.name(), experiment.summary()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -142,7 +141,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
     let run = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop);
     let results = match run {
         Err(error) if error.is::<Interrupted>() => {
-            eprintln!("ringway-lab: {error:#}");
+            complain(&error);
             let code = SIGNALLED.saturating_add(by.load(Ordering::Relaxed));
             return Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)));
         }
@@ -150,9 +149,9 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
     };
     let written = results.write(&arguments.out)?;
     show(&results);
-    println!("\nWritten:");
+    print("\nWritten:\n");
     for path in [&written.json, &written.markdown].into_iter().chain(&written.plots) {
-        println!("{}", path.display());
+        print(&format!("{}\n", path.display()));
     }
     Ok(results.verdict.map_or(ExitCode::SUCCESS, |verdict| verdict.exit_code().into()))
 }
@@ -162,7 +161,16 @@ fn show(results: &Results) {
     let report = table::markdown(results);
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let coloured = std::io::stdout().is_terminal() && !plain;
-    print!("{}", if coloured { verdict::coloured(&report) } else { report });
+    print(&if coloured { verdict::coloured(&report) } else { report });
+}
+
+/// Prints a text. Without a reader of standard output, the exit code and the files tell the result.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn complain(error: &anyhow::Error) {
+    let _ = writeln!(std::io::stderr(), "ringway-lab: {error:#}");
 }
 
 fn report(name: Option<&str>, out: &std::path::Path) -> Result<ExitCode> {
@@ -175,7 +183,7 @@ fn report(name: Option<&str>, out: &std::path::Path) -> Result<ExitCode> {
     }
     for results in newest {
         show(&results);
-        println!();
+        print("\n");
     }
     Ok(ExitCode::SUCCESS)
 }

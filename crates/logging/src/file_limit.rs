@@ -10,9 +10,10 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{FileType, fstat, ftruncate};
 
-/// Removes the older half of the file's lines if the file is larger than `limit` bytes. Does nothing
-/// if the descriptor is not a regular file, or if the file cannot be read.
-pub(crate) fn enforce(fd: BorrowedFd<'_>, limit: u64) {
+/// Removes the older half of the file's lines if the file is larger than `limit` bytes. The
+/// descriptor must be for appending. Does nothing if it is not a regular file, or if the file cannot
+/// be read.
+pub fn limit_file(fd: BorrowedFd<'_>, limit: u64) {
     let Ok(stat) = fstat(fd) else { return };
     let size = u64::try_from(stat.st_size).unwrap_or_default();
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || size <= limit {
@@ -48,7 +49,7 @@ mod tests {
         let mut log = File::options().append(true).create(true).open(&path).unwrap();
         for number in 0..1000 {
             writeln!(log, "line {number}").unwrap();
-            enforce(log.as_fd(), 1000);
+            limit_file(log.as_fd(), 1000);
             assert!(log.metadata().unwrap().len() <= 1000);
         }
         let text = std::fs::read_to_string(&path).unwrap();
@@ -60,6 +61,6 @@ mod tests {
     fn a_pipe_has_no_limit() {
         let (_reader, writer) = std::io::pipe().unwrap();
         rustix::io::write(&writer, b"line\n").unwrap();
-        enforce(writer.as_fd(), 1);
+        limit_file(writer.as_fd(), 1);
     }
 }

@@ -38,6 +38,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
+pub use file_limit::limit_file;
 use filter::RepeatFilter;
 use line_queue::LineQueue;
 

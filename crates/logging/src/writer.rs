@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-use crate::file_limit;
+use crate::limit_file;
 use crate::line_queue::{Entry, Lines};
 use crate::repeats::{Repeats, Summary, WINDOW};
 
@@ -83,7 +83,7 @@ impl<F: AsFd> Output<'_, F> {
             (self.lost, self.error) = (self.lost + 1, Some(error));
         }
         if let Some(limit) = self.limit_bytes {
-            file_limit::enforce(self.fd.as_fd(), limit);
+            limit_file(self.fd.as_fd(), limit);
         }
     }
 

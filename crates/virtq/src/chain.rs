@@ -33,7 +33,7 @@ pub struct Parts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has to complete the chain.
+    /// Completed or abandoned.
     Returned,
     InFlight,
     /// In flight, and a buffer is outside memory.

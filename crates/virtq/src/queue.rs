@@ -241,7 +241,7 @@ impl Queue {
             return Ok(None);
         }
         let popped = match self.inflight_log.as_ref().and_then(InflightLog::next_resubmit) {
-            Some(head) => self.pop_again(head),
+            Some(head) => self.pop_again(head, Suspect::AmongOthers),
             None => self.pop_next(),
         };
         self.failed = popped.is_err();
@@ -273,11 +273,14 @@ impl Queue {
         fresh.saturating_add(again).min(self.config.size)
     }
 
-    /// Pops a chain of a process that died.
-    fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
+    /// Marks and pops a chain of a process that died. The mark comes first, because the walk over the
+    /// chain may be what ended the process.
+    pub(crate) fn pop_again(&mut self, head: u16, mark: Suspect) -> Result<Chain, RingError> {
+        if let Some(inflight_log) = &self.inflight_log {
+            inflight_log.mark(head, mark);
+        }
         let chain = self.take(head)?;
         if let Some(inflight_log) = &mut self.inflight_log {
-            inflight_log.mark(head, Suspect::AmongOthers);
             inflight_log.mark_resubmitted();
         }
         Ok(chain)

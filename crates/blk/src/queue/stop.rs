@@ -8,7 +8,7 @@ use virtq::Inflight;
 
 use super::BlkQueue;
 
-/// What a stop does with requests that wait for space on the storage.
+/// Fate of the requests that wait for space on the storage when the queue stops.
 #[derive(Debug)]
 pub(super) enum Stalled {
     /// They wait.

@@ -65,46 +65,52 @@ impl BlkQueue {
         }
         trial.alone = None;
         let fails = trial.start.fails_suspect;
-        let mark = match self.queue.next_suspect() {
-            None => {
-                self.trial = None;
-                return true;
+        match self.queue.next_suspect() {
+            None => self.trial = None,
+            Some(Suspect::Condemned) if fails => {
+                // Reading it once more, to fail it, ended the process, too.
+                self.queue.complete_suspect_unread();
+                self.report_failed_suspect("a request that cannot be read");
             }
-            Some(Suspect::Alone | Suspect::Condemned) if fails => Suspect::Condemned,
-            Some(_) => Suspect::Alone,
-        };
-        // A parser that ended the process must not see the request again.
-        let parses = self.queue.next_suspect() != Some(Suspect::Condemned);
-        match self.queue.pop_suspect(mark) {
-            Ok(Some(chain)) if mark == Suspect::Condemned => self.fail_suspect(chain, parses),
-            Ok(Some(chain)) => {
-                if let Some(trial) = &mut self.trial {
-                    trial.alone = Some(chain.head());
-                }
-                self.begin(context, chain);
-            }
-            Ok(None) => {}
-            Err(error) => self.broken(context, &error),
+            Some(Suspect::Alone) if fails => match self.queue.pop_suspect(Suspect::Condemned) {
+                Ok(chain) => chain.into_iter().for_each(|chain| self.fail_suspect(chain)),
+                Err(error) => self.broken(context, &error),
+            },
+            Some(_) => match self.queue.pop_suspect(Suspect::Alone) {
+                Ok(chain) => chain.into_iter().for_each(|chain| self.run_alone(context, chain)),
+                Err(error) => self.broken(context, &error),
+            },
         }
         true
     }
 
+    fn run_alone(&mut self, context: &mut Context<'_>, chain: Chain) {
+        if let Some(trial) = &mut self.trial {
+            trial.alone = Some(chain.head());
+        }
+        self.begin(context, chain);
+    }
+
     /// Fails a request that was alone in flight when a process died.
-    fn fail_suspect(&mut self, mut chain: Chain, parses: bool) {
-        let parsed = if parses { self.rules.parse(&mut chain) } else { Parsed::NoStatusByte };
-        let (what, status) = match parsed {
+    fn fail_suspect(&mut self, mut chain: Chain) {
+        let (what, status) = match self.rules.parse(&mut chain) {
             Parsed::Io { kind, offset, len, status, .. } => {
                 (format!("{kind:?} of {len} bytes at {offset}"), Some(status))
             }
             Parsed::Id { status, .. } | Parsed::Refused { status, .. } => {
                 ("a request without data".into(), Some(status))
             }
-            Parsed::NoStatusByte => ("a request".into(), None),
+            Parsed::NoStatusByte => ("a request without an answer".into(), None),
         };
         let written = u32::from(status.is_some());
         if let Some(status) = status {
             status.set(S_IOERR);
         }
+        self.report_failed_suspect(&what);
+        self.queue.push(chain, written);
+    }
+
+    fn report_failed_suspect(&self, what: &str) {
         self.stats.error();
         self.stats.failed_suspect();
         let (disk, queue) = (&self.shared.id, self.index);
@@ -113,6 +119,5 @@ impl BlkQueue {
             queue,
             "the process died while this request was alone in flight, so it fails: {what}"
         );
-        self.queue.push(chain, written);
     }
 }

@@ -12,25 +12,6 @@ use virtq::InflightRegion;
 const SIZE: u64 = 8 << 20;
 const REQUESTS: u16 = 32;
 
-/// Returns a guest with requests on sectors 0, 1, ... that its device popped and never finished.
-/// The device is gone.
-fn left_behind() -> Guest {
-    let region = InflightRegion::create(1, 128).unwrap();
-    let hanging = Gate::closed();
-    let device = device(Arc::new(hanging.clone()), 1, false);
-    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
-    for slot in 0..REQUESTS {
-        guest.put(slot, IN, u64::from(slot), (512, true));
-    }
-    guest.publish();
-    hanging.wait_for(&guest.reactor, usize::from(REQUESTS));
-    assert_eq!(guest.driver.used(), None);
-    // The reactor ends with all its pollers, as in a killed process.
-    drop(guest.queue.take());
-    guest.reactor = reactor();
-    guest
-}
-
 fn go_on(guest: &mut Guest, device: &BlkDevice) {
     let reactor = guest.reactor.clone();
     // A front-end that lost its backend knows only the used index.
@@ -47,7 +28,7 @@ fn completions(guest: &mut Guest, count: u16) {
 
 #[test]
 fn what_a_former_life_left_is_served_first_and_once() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     // Requests that came while no process served.
     for slot in REQUESTS..REQUESTS + 4 {
         guest.put(slot, IN, u64::from(slot), (512, true));
@@ -65,7 +46,7 @@ fn what_a_former_life_left_is_served_first_and_once() {
 
 #[test]
 fn a_queue_that_is_stopped_serves_what_counts_as_taken() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     guest.put(REQUESTS, IN, 0, (512, true));
     guest.publish();
     let device = device(Arc::new(Gate::narrow()), 1, false);
@@ -97,7 +78,7 @@ fn a_call_that_the_former_life_did_not_send_is_made_up_for() {
 
 #[test]
 fn a_region_that_contradicts_the_ring_is_refused() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     // The driver starts over, while its front-end preserves the region.
     guest.driver.jump(0);
     let memory: Arc<dyn Disk> = Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap());

@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 
 use crate::guest::*;
 use blk::{BlkDevice, TrialHandle, TrialStart};
-use virtq::InflightRegion;
 
 const REQUESTS: u16 = 5;
 const IOERR: u8 = 1;
@@ -17,27 +16,6 @@ struct Life {
     device: BlkDevice,
     trial: TrialHandle,
     ended: Receiver<()>,
-}
-
-/// Returns a guest whose reads of sectors 0, 1, ... a process has left in flight.
-fn left_behind() -> Guest {
-    let region = InflightRegion::create(1, 128).unwrap();
-    let gate = Gate::closed();
-    let device = device(Arc::new(gate.clone()), 1, false);
-    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
-    for slot in 0..REQUESTS {
-        guest.put(slot, IN, u64::from(slot), (512, true));
-    }
-    guest.publish();
-    gate.wait_for(&guest.reactor, usize::from(REQUESTS));
-    die(&mut guest);
-    guest
-}
-
-/// The reactor ends with all its pollers, as in a killed process.
-fn die(guest: &mut Guest) {
-    drop(guest.queue.take());
-    guest.reactor = reactor();
 }
 
 /// Starts a process that tries the requests.
@@ -69,7 +47,7 @@ fn completions(guest: &mut Guest, count: u16, statuses: &[u8]) {
 
 #[test]
 fn requests_of_a_trial_wait_for_their_turn_and_run_alone() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     guest.put(REQUESTS, IN, 99, (512, true));
     guest.publish();
     let life = live(&mut guest, Gate::closed(), false);
@@ -88,13 +66,13 @@ fn requests_of_a_trial_wait_for_their_turn_and_run_alone() {
 
 #[test]
 fn one_that_was_alone_at_a_death_fails_and_no_other() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     // Its process dies when the third request is alone.
     let life = live(&mut guest, Gate::hanging_at(2), false);
     life.trial.begin();
     life.gate.wait_for(&guest.reactor, 3);
     completions(&mut guest, 2, &[0, 0]);
-    die(&mut guest);
+    guest.lose_device();
     let life = live(&mut guest, Gate::hanging_at(2), true);
     life.trial.begin();
     completions(&mut guest, 3, &[0, 0, IOERR, 0, 0]);
@@ -107,17 +85,17 @@ fn one_that_was_alone_at_a_death_fails_and_no_other() {
 
 #[test]
 fn a_death_from_outside_condemns_nothing() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     let life = live(&mut guest, Gate::hanging_at(0), false);
     life.trial.begin();
     life.gate.wait_for(&guest.reactor, 1);
     // This process was killed, so the next one suspects nothing, and dies, too.
-    die(&mut guest);
+    guest.lose_device();
     let device = device(Arc::new(Gate::closed()), 1, false);
     let reactor = guest.reactor.clone();
     guest.resume(&device, &reactor, 0);
     turns(&guest);
-    die(&mut guest);
+    guest.lose_device();
     let life = live(&mut guest, Gate::opened(), true);
     life.trial.begin();
     completions(&mut guest, 5, &[0; 5]);
@@ -126,7 +104,7 @@ fn a_death_from_outside_condemns_nothing() {
 
 #[test]
 fn a_trial_that_takes_too_long_is_over() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     let life = live(&mut guest, Gate::hanging_at(0), false);
     life.trial.begin();
     life.gate.wait_for(&guest.reactor, 1);
@@ -137,7 +115,7 @@ fn a_trial_that_takes_too_long_is_over() {
         guest.used();
     }
     // The first one was not alone any more when its process died.
-    die(&mut guest);
+    guest.lose_device();
     let life = live(&mut guest, Gate::opened(), true);
     life.trial.begin();
     guest.used();
@@ -146,7 +124,7 @@ fn a_trial_that_takes_too_long_is_over() {
 
 #[test]
 fn a_stop_does_not_wait_for_a_turn() {
-    let mut guest = left_behind();
+    let mut guest = Guest::left_behind(REQUESTS);
     let life = live(&mut guest, Gate::opened(), false);
     assert_eq!(guest.queue.take().unwrap().stop().unwrap(), REQUESTS);
     completions(&mut guest, 5, &[0; 5]);

@@ -26,14 +26,14 @@ const TIMER: u64 = u64::MAX;
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 
-/// How a channel reads what is in memory with a system call of its own, without io_uring.
+/// Rule of a channel for reads by a system call of its own, without io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InlineRead {
-    /// It does not: for direct I/O, and where the file system cannot say what is in memory.
+    /// No read: for direct I/O, and where the file system cannot say what is in memory.
     Off,
-    /// As far as the page cache has the bytes.
+    /// Reads of what the page cache has.
     PageCache,
-    /// Always. Memory file systems lack RWF_NOWAIT, and io_uring would send each read to a kernel
+    /// All small reads. Memory file systems lack RWF_NOWAIT, and io_uring would send each read to a kernel
     /// thread. There is nothing to wait for, except for pages that the host has swapped out. The
     /// copy to the guest's memory, and all of a [`crate::MemoryDisk`], wait for such pages too.
     Memory,

@@ -108,22 +108,24 @@ impl DiskRegistry {
         disk_registry
     }
 
-    /// Returns the number of open files that all devices may use, with the memory of their
-    /// front-ends.
+    /// Returns the number of open files that all devices may use, with usual guest memory.
+    fn device_files(&self, disks: &Disks) -> u64 {
+        let others = disks.exported_files().saturating_add(self.nics.files());
+        of_disks(disks.by_id.values().map(|entry| entry.queues), others)
+    }
+
+    /// Returns the number of open files that all devices may use, with the guest memory that their
+    /// front-ends have.
     fn taken_files(&self, disks: &Disks) -> u64 {
         let memory = self.pool.memory_budget().files_beyond(MEMORY_FILES);
-        let others = disks.exported_files().saturating_add(self.nics.files());
-        let queues = disks.by_id.values().map(|entry| entry.queues);
-        of_disks(queues, others.saturating_add(memory))
+        self.device_files(disks).saturating_add(memory)
     }
 
     /// Limits the memory of front-ends to the open files that the devices leave. Call it when
     /// devices were added.
     fn limit_memory_files(&self) {
-        let budget = self.pool.memory_budget();
-        let beyond = budget.files_beyond(MEMORY_FILES);
-        let devices = self.taken_files(&self.disks()).saturating_sub(beyond);
-        budget.limit_files(self.open_files.saturating_sub(devices));
+        let devices = self.device_files(&self.disks());
+        self.pool.memory_budget().limit_files(self.open_files.saturating_sub(devices));
     }
 
     /// Returns the client of the keeper.

@@ -1,5 +1,8 @@
 //! The reactors of a process, and the placement of queues on them.
 //!
+//! The pool also carries what all devices of the process share: the budget of guest memory, the
+//! watch over full storage, and the trials of suspected requests.
+//!
 //! A queue is placed on the reactor with the lowest recent load. It is moved when queues were
 //! placed or removed and the load of the reactors is uneven. The load of a queue is read from its
 //! counter when a queue is placed or moved, or when statistics are reported. Nothing is sampled

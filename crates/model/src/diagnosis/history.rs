@@ -1,4 +1,5 @@
-//! Past events: a restart, and slow requests of a disk that is well now.
+//! Past events: a restart, requests that ended their process, and slow requests of a disk that is
+//! well now.
 
 use super::units::{bytes, duration};
 use super::{Cause, DiskFacts, DiskVerdict, restart};
@@ -9,26 +10,36 @@ const MAX_AGE_SECONDS: f64 = 900.0;
 /// Minimum duration of a reported slow request, in microseconds.
 const MIN_DURATION_US: f64 = 10_000.0;
 
-/// Adds a recent restart to the verdict, and the slowest recent request, unless something is wrong
-/// now.
-pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
-    if verdict.cause != Cause::Restarted {
-        verdict.past = restart::restarted(facts).map(|restart| restart.sentence);
-    }
+/// Adds a recent restart and failed suspects to the verdict, and the slowest recent request, unless
+/// something is wrong now.
+pub(super) fn annotate(facts: &DiskFacts<'_>, verdict: DiskVerdict) -> DiskVerdict {
+    let is_other = verdict.cause != Cause::Restarted;
+    let restart = is_other.then(|| restart::restarted(facts)).flatten();
     let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
-    if !well.contains(&verdict.cause) {
-        return verdict;
-    }
+    let slowest = well.contains(&verdict.cause).then(|| slowest(facts)).flatten();
+    let past = [restart.map(|restart| restart.sentence), failed_suspects(facts), slowest];
+    let past: Vec<_> = past.into_iter().flatten().collect();
+    DiskVerdict { past: (!past.is_empty()).then(|| past.join(" ")), ..verdict }
+}
+
+fn failed_suspects(facts: &DiskFacts<'_>) -> Option<String> {
+    let count = facts.disk.failed_suspects;
+    (count > 0).then(|| {
+        format!(
+            "Requests of it failed with an I/O error ({count}): each was alone in flight when the \
+             process died; the log names them."
+        )
+    })
+}
+
+/// Returns the sentence on the slowest recent request.
+fn slowest(facts: &DiskFacts<'_>) -> Option<String> {
     let is_reported = |one: &&SlowRequest| {
         one.ended_seconds_ago <= MAX_AGE_SECONDS && one.total_us >= MIN_DURATION_US
     };
     let all = facts.disk.slow.iter().filter(is_reported);
-    if let Some(slowest) = all.clone().max_by(|a, b| a.total_us.total_cmp(&b.total_us)) {
-        let all: Vec<_> =
-            verdict.past.into_iter().chain([sentence(slowest, all.count())]).collect();
-        verdict.past = Some(all.join(" "));
-    }
-    verdict
+    let slowest = all.clone().max_by(|a, b| a.total_us.total_cmp(&b.total_us))?;
+    Some(sentence(slowest, all.count()))
 }
 
 fn sentence(one: &SlowRequest, count: usize) -> String {

@@ -106,7 +106,8 @@ pub struct DiskVerdict {
     /// Sentence on polling: whether the disk is polled, with the gain or the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<String>,
-    /// Past events that another cause outweighs: a restart; slow requests, if all is well now.
+    /// Past events that another cause outweighs: a restart; requests that failed because they may
+    /// have ended their process; slow requests, if all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub past: Option<String>,
 }

@@ -339,6 +339,14 @@ fn what_is_worse_is_told_first() {
     assert_eq!(both.verdict().since_seconds, Some(12.0));
 }
 
+#[test]
+fn a_request_that_ended_its_process_is_told_whatever_holds_now() {
+    let full = Case::oldest(Stage::Device, 12.0).with(|c| c.disk().state = DiskState::Waiting);
+    let verdict = full.with(|case| case.disk().failed_suspects = 2).verdict();
+    assert_eq!(verdict.cause, Cause::Full);
+    assert!(verdict.past.unwrap().starts_with("Requests of it failed with an I/O error (2): "));
+}
+
 /// The causes in their order, with a change to a disk that has each of them.
 #[test]
 fn a_cause_that_holds_now_comes_before_those_behind_it() {

@@ -12,7 +12,7 @@ use disk::Disk;
 use reactor::{PollMode, PollPolicy, Reactor};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtq::driver::{BUFFERS, Driver};
-use virtq::{Inflight, QueueStart};
+use virtq::{Inflight, InflightRegion, QueueStart};
 
 pub(crate) use gate::Gate;
 
@@ -102,6 +102,29 @@ impl Guest {
         let queue = device.start_queue(reactor.handle(), start, fault, None).unwrap();
         let queue = Some(queue);
         Self { driver, queue, faults, reactor, kicks: 0, arms: true, kick, call, err, inflight }
+    }
+
+    /// Returns a guest whose reads of sectors 0, 1, ... a device has popped and not finished. The
+    /// device is gone.
+    pub(crate) fn left_behind(requests: u16) -> Self {
+        let region = InflightRegion::create(1, 128).unwrap();
+        let hanging = Gate::closed();
+        let device = device(Arc::new(hanging.clone()), 1, false);
+        let mut guest = Self::recorded(&device, reactor(), true, !0, region.queue(0));
+        for slot in 0..requests {
+            guest.put(slot, IN, u64::from(slot), (512, true));
+        }
+        guest.publish();
+        hanging.wait_for(&guest.reactor, usize::from(requests));
+        assert_eq!(guest.driver.used(), None);
+        guest.lose_device();
+        guest
+    }
+
+    /// Ends the reactor with all its pollers, as when a process is killed.
+    pub(crate) fn lose_device(&mut self) {
+        drop(self.queue.take());
+        self.reactor = reactor();
     }
 
     pub(crate) fn data_at(slot: u16) -> u64 {

@@ -7,6 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -88,27 +89,23 @@ impl ProcessOutput {
 
 /// Returns the end of a file, at most 16 KiB. A file that cannot be read has no content.
 pub(super) fn tail(file: &Path) -> String {
-    String::from_utf8_lossy(&last_bytes(file, TAIL_BYTES).unwrap_or_default()).into_owned()
-}
-
-fn last_bytes(file: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let mut file = File::open(file)?;
-    let bytes = file.metadata()?.len();
-    file.seek(SeekFrom::Start(bytes.saturating_sub(most)))?;
-    let mut last = Vec::new();
-    file.take(most).read_to_end(&mut last)?;
-    Ok(last)
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(file)?;
+        let bytes = file.metadata()?.len();
+        file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
+        let mut tail = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut tail)?;
+        Ok(tail)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
 fn append(file: &Path, messages: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    let bytes = fs::metadata(file).map_or(0, |file| file.len());
-    if bytes.saturating_add(messages.len() as u64) > FILE_BYTES_MAX {
-        let newer = last_bytes(file, FILE_BYTES_MAX / 2)?;
-        let begin = newer.iter().position(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        fs::write(file, newer.get(begin..).unwrap_or_default())?;
-    }
-    options.append(true).create(true).mode(0o600).open(file)?.write_all(messages)
+    let mut file = options.append(true).create(true).mode(0o600).open(file)?;
+    file.write_all(messages)?;
+    logging::limit_file(file.as_fd(), FILE_BYTES_MAX);
+    Ok(())
 }
 
 #[cfg(test)]
