@@ -48,7 +48,7 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     world.daemon.start_again().unwrap();
     world.client = world.daemon.client().unwrap();
     world.until_power(&machine, "Halted");
-    let expected = ["VM_REBOOTED", "VM_SHUTDOWN", "VM_REBOOTED", "VM_SHUTDOWN"];
+    let expected = ["VM_REBOOTED", "VM_REBOOTED", "VM_SHUTDOWN", "VM_SHUTDOWN"];
     world.until("what is told", |world| world.messages(&machine) == expected);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
     assert_eq!(machine.stored(3), "k");

@@ -186,15 +186,14 @@ impl World {
         shell
     }
 
-    /// Returns the messages about a VM, oldest first.
+    /// Returns the names of the messages about a VM, sorted. Their dates are whole seconds, so they
+    /// do not order messages that follow each other quickly.
     pub(crate) fn messages(&mut self, machine: &Machine) -> Vec<String> {
         let all = self.client.records("message").unwrap().into_iter();
-        let mut of: Vec<_> = all
-            .filter(|(_, one)| one.text("obj_uuid") == machine.uuid)
-            .map(|(_, one)| (one.date("timestamp"), one.text("name").to_owned()))
-            .collect();
-        of.sort();
-        of.into_iter().map(|(_, name)| name).collect()
+        let of = all.filter(|(_, one)| one.text("obj_uuid") == machine.uuid);
+        let mut names: Vec<_> = of.map(|(_, one)| one.text("name").to_owned()).collect();
+        names.sort();
+        names
     }
 
     /// Returns whether a QEMU process runs for the VM.
