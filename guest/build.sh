@@ -15,7 +15,7 @@ STUBBED=(libgfapi.so.0 libnbd.so.0 libibverbs.so.1 librdmacm.so.1 librados.so.2 
 FILES=(usr/bin/busybox usr/bin/fio usr/bin/iperf3 usr/sbin/mke2fs usr/sbin/e2fsck
     usr/sbin/dumpe2fs usr/sbin/resize2fs usr/sbin/ethtool usr/sbin/acpid usr/sbin/qemu-ga)
 MODULES=(virtio_pci virtio_blk virtio_net virtio_console virtio_scsi sd_mod virtio_balloon
-    virtio-rng pvpanic-mmio button evdev crc32c-intel libcrc32c 8021q)
+    virtio-rng sr_mod pvpanic-mmio button evdev crc32c-intel libcrc32c 8021q)
 
 say() { echo "guest: $*" >&2; }
 die() { say "$*"; exit 1; }

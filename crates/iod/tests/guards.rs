@@ -17,7 +17,7 @@ use common::*;
 use model::diagnosis::{DiskFacts, judge};
 use model::report::{PollReason, PollStats};
 use serde_json::json;
-use testkit::cpus::{self, BusyThreads, Offline, Quota};
+use testkit::cpus::{self, BusyThreads, Offline, QUIET_DEADLINE, Quota};
 use testkit::driver::{Driver, Options};
 use testkit::process::eventually;
 use testkit::rounds;
@@ -26,9 +26,6 @@ use testkit::rounds;
 const HOGS: usize = 3;
 /// Threshold in percent: more than that quarter, and low enough for a machine with other work.
 const THRESHOLD: &str = "30";
-
-/// Longest time that other work on the machine may leave no CPU idle.
-const QUIET_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Serializes the tests: each of them makes CPUs busy, or needs an idle one.
 fn alone() -> MutexGuard<'static, ()> {

@@ -89,7 +89,7 @@ fn spread(lan: &Lan, sender: &mut Guest, asking: &mut Asking) -> Vec<usize> {
 
 /// Returns the number of leading queues that received frames; none after them did.
 fn in_use(received: &[usize]) -> usize {
-    assert_eq!(received.iter().sum::<usize>(), FLOWS.into(), "{received:?}");
+    assert_eq!(received.iter().sum::<usize>(), usize::from(FLOWS), "{received:?}");
     let used = received.iter().take_while(|count| **count > 0).count();
     assert!(received.iter().skip(used).all(|count| *count == 0), "{received:?}");
     used
@@ -107,7 +107,7 @@ fn frames_go_to_the_queues_that_were_asked_for() {
         assert_eq!(used(&mut asking), 1, "after a reset");
         for pairs in [4, 2, 3, 1] {
             asking.ask(&[4, 0, pairs, 0]);
-            assert_eq!(used(&mut asking), pairs.into());
+            assert_eq!(used(&mut asking), usize::from(pairs));
         }
         asking.control.stop();
         asking.control_queue_state.take().unwrap().close().unwrap();

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use crate::guest::*;
 use net::port::PortId;
 use reactor::{POLL_MAX_NS, PollMode, PollPolicy, PollReason, PollState};
+use testkit::cpus::QUIET_DEADLINE;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Longest time for which other work on a host may leave no CPU free.
-const QUIET_DEADLINE: Duration = Duration::from_secs(120);
 
 fn policy(mode: PollMode) -> PollPolicy {
     // Independent of other work on the host: no guard about free CPUs.

@@ -6,6 +6,7 @@ mod quota;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
@@ -17,6 +18,9 @@ pub use quota::Quota;
 /// Nice value of a deferred session, a tenth of the weight of others. With a lower weight, each
 /// wake-up of one of its threads waits for tens of milliseconds.
 const DEFERRED: &str = "10";
+
+/// Longest time for which other work on the machine may leave no CPU idle.
+pub const QUIET_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Returns the CPUs on which the calling thread, and threads that it starts, may run.
 ///

@@ -184,3 +184,22 @@ fn qemu_guest_has_network_agent_plain_disks_and_a_script_on_its_command_line() {
     let outcome = leaves_nothing(guest, |guest| guest.finish_script(DEADLINE)).unwrap();
     assert_eq!((outcome.code, outcome.output.as_str()), (4, "10.0.2.15\nagent\nxxx"));
 }
+
+#[test]
+fn qemu_guest_finds_a_cd_that_is_plugged_later() {
+    let disc = tempfile::NamedTempFile::new().unwrap();
+    fs::write(disc.path(), [b'x'; 2048]).unwrap();
+    let args = ["-device", "virtio-scsi-pci,id=scsi"].map(str::to_owned).to_vec();
+    let script = "echo up; until [ -b /dev/sr0 ]; do sleep 0.1; done; head -c 3 /dev/sr0";
+    let machine = Machine { args, ..Machine::default() };
+    let mut guest = Guest::start(Kind::Qemu, &machine, script).unwrap();
+    guest.wait_for("up\n", DEADLINE).unwrap();
+    let qmp = guest.qmp().unwrap();
+    let medium =
+        json!({"driver": "file", "node-name": "disc", "read-only": true, "filename": disc.path()});
+    qmp.execute("blockdev-add", &medium).unwrap();
+    let drive = json!({"driver": "scsi-cd", "id": "cd", "bus": "scsi.0", "drive": "disc"});
+    qmp.execute("device_add", &drive).unwrap();
+    let outcome = leaves_nothing(guest, |guest| guest.finish(DEADLINE)).unwrap();
+    assert_eq!((outcome.code, outcome.output.as_str()), (0, "up\nxxx"));
+}
