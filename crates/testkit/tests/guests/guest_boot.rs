@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::json;
 use testkit::guest::{Guest, Image, Kind, Machine};
 use testkit::process::eventually;
@@ -176,13 +177,15 @@ fn qemu_guest_has_network_agent_plain_disks_and_a_script_on_its_command_line() {
     args.push(port);
     args.extend(network);
     let args = args.into_iter().map(str::to_owned).collect();
-    // The script is: lease eth0; agent && echo agent; head -c 3 $(disk PLAIN); exit 4
-    let run = "ringway.run=bGVhc2UgZXRoMDsgYWdlbnQgJiYgZWNobyBhZ2VudDsgaGVhZCAtYyAzICQoZGlzayBQTEFJTik7IGV4aXQgNA==";
-    let machine =
-        Machine { images: vec![image], args, append: run.to_owned(), ..Machine::default() };
+    // A lease that ends takes no address of the script with it.
+    let script = "lease eth0; ip addr add 10.9.0.1/24 dev eth0; killall -USR2 udhcpc; \
+                  while ip addr | grep -qF 10.0.2.15; do sleep 0.1; done; ip addr | grep -oF 10.9.0.1; \
+                  agent && echo agent; head -c 3 $(disk PLAIN); exit 4";
+    let run = format!("ringway.run={}", BASE64_STANDARD.encode(script));
+    let machine = Machine { images: vec![image], args, append: run, ..Machine::default() };
     let guest = Guest::shell(&machine).unwrap();
     let outcome = leaves_nothing(guest, |guest| guest.finish_script(DEADLINE)).unwrap();
-    assert_eq!((outcome.code, outcome.output.as_str()), (4, "10.0.2.15\nagent\nxxx"));
+    assert_eq!((outcome.code, outcome.output.as_str()), (4, "10.0.2.15\n10.9.0.1\nagent\nxxx"));
 }
 
 #[test]
