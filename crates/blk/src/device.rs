@@ -175,6 +175,11 @@ impl BlkDevice {
         self.shared.throttle.refill(saved, self.now());
     }
 
+    /// Returns the name in logs.
+    pub fn id(&self) -> &str {
+        &self.shared.id
+    }
+
     /// Returns the time on the clock of the caps, in nanoseconds.
     fn now(&self) -> u64 {
         reactor::clock_ns()

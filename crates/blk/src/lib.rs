@@ -74,6 +74,7 @@ mod spec;
 #[cfg(feature = "stages")]
 pub mod stages;
 mod stats;
+mod storage_errors;
 mod throttle;
 mod throttled_request;
 
@@ -86,4 +87,5 @@ pub use reactor::clock_ns;
 pub use reactor::{Histogram, Snapshot, Summary};
 pub use spec::feature;
 pub use stats::{Counts, DeviceStats, QueueState, QueueStats};
+pub use storage_errors::StorageErrors;
 pub use throttle::{BURST_SECONDS_MAX, BYTES_MAX, Cap, Caps, REQUESTS_MAX, TokenBalance};

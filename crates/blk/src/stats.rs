@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::latency::{Class, FlightRecorder, Op, Stage, Stages};
+use crate::storage_errors::{StorageErrorRecord, StorageErrors};
 use reactor::{OwnerId, PollControl, PollState, Summary};
 use virtq::BrokenRingRecord;
 
@@ -23,6 +24,7 @@ pub struct QueueStats {
     pub(crate) recorder: FlightRecorder,
     pub(crate) poll_control: PollControl,
     pub(crate) broken_ring: BrokenRingRecord,
+    pub(crate) storage_errors: StorageErrorRecord,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -104,6 +106,8 @@ pub struct DeviceStats {
     pub resubmitted: u64,
     /// Requests that failed because each was alone in flight when a process died by its own fault.
     pub failed_suspects: u64,
+    /// Requests that failed because of the storage, if there are any.
+    pub storage_errors: Option<StorageErrors>,
     /// Times that a ring broke: its driver violated the virtqueue rules, or it could not start.
     pub broken_rings: u64,
     /// Total latency, from known to the end, without flushes.
@@ -130,6 +134,8 @@ impl DeviceStats {
             out.failed_suspects += queue.failed_suspects.load(Ordering::Relaxed);
             out.broken_rings += queue.broken_ring.count();
         }
+        out.storage_errors =
+            StorageErrorRecord::sum(queues.clone().map(|queue| &queue.storage_errors));
         out.requests = requests.into();
         out.bytes = bytes.into();
         let mut total = None;

@@ -119,6 +119,11 @@ pub enum IoError {
     /// The storage failed.
     #[error("storage error: {0}")]
     Storage(Errno),
+    /// The kernel cannot reach the memory of the request's buffers.
+    #[error(
+        "the memory of the request cannot be reached: it was truncated, or the host has no room for it"
+    )]
+    Memory,
     /// The storage ends before the disk does.
     #[error("storage is shorter than the disk")]
     Short,

@@ -1,6 +1,7 @@
-//! SIGBUS guard: a front-end that truncates its memory fails only its own session.
+//! SIGBUS guard: a front-end whose memory has a hole fails only its own session.
 //!
-//! An access to a mapped page that lies beyond the end of its file raises SIGBUS. The handler finds
+//! An access to a mapped page raises SIGBUS if the page lies beyond the end of its file, or if the
+//! file system has no room for it. The handler finds
 //! the guarded mapping that contains the address, replaces it by zeroes and marks it as faulted.
 //! The access then continues and reads zeroes. The session checks the mark after its batch and
 //! ends. A SIGBUS at any other address has its default effect.
@@ -12,6 +13,10 @@ use crate::MemoryError;
 
 /// Most mappings guarded at once: 64 sessions with as many regions as the protocol allows.
 pub const MAX_MAPPINGS: usize = 32768;
+
+/// Reason for the end of a session whose mapping was replaced.
+pub const HOLE: &str =
+    "the front-end's memory has a hole: it was truncated, or the host has no room for it";
 
 /// Number of mappings replaced since the start of the process.
 static FAULTS: AtomicUsize = AtomicUsize::new(0);

@@ -136,6 +136,7 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
 pub(crate) fn refusal(failure: IoError) -> Refusal {
     let (error, message) = match failure {
         IoError::Storage(rustix::io::Errno::NOMEM) => (error::NOMEM, "out of memory"),
+        IoError::Memory => (error::NOMEM, "memory of the server cannot be reached"),
         IoError::Storage(_) => (error::IO, "the storage failed"),
         IoError::Short => (error::IO, "the storage is shorter than the disk"),
         IoError::Full => (error::NOSPC, "the storage is full"),

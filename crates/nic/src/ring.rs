@@ -190,6 +190,10 @@ impl InOrderRing {
 
     #[cold]
     fn broken(&mut self, error: &RingError) {
+        if self.queue.faulted() {
+            // A hole reads as zeroes, which break the ring's rules. `check_memory` ends the session.
+            return;
+        }
         let (port, queue) = (self.port.0, self.index);
         let cause = error_chain(error);
         self.fault_reporter.broken_ring.record(&cause);
@@ -210,7 +214,7 @@ impl InOrderRing {
         true
     }
 
-    /// Ends the session if the front-end truncated its memory.
+    /// Ends the session if its memory has a hole.
     fn check_memory(&mut self) {
         let faults = memory::sigbus::faults();
         if faults == self.faults {
@@ -219,9 +223,7 @@ impl InOrderRing {
         self.faults = faults;
         if self.queue.faulted() {
             self.queue.fail();
-            (self.fault_reporter.session)(
-                "the front-end's memory has a hole: it was truncated, or the host has no room for it",
-            );
+            (self.fault_reporter.session)(memory::sigbus::HOLE);
         }
     }
 }

@@ -173,6 +173,10 @@ impl BlkQueue {
 
     #[cold]
     fn broken(&self, context: &mut Context<'_>, error: &RingError) {
+        if self.queue.faulted() {
+            // A hole reads as zeroes, which break the ring's rules. `check_memory` ends the session.
+            return;
+        }
         let (disk, queue) = (&self.shared.id, self.index);
         let cause = error_chain(error);
         self.stats.broken_ring.record(&cause);
@@ -182,7 +186,7 @@ impl BlkQueue {
         }
     }
 
-    /// Ends the session if the front-end truncated its memory.
+    /// Ends the session if its memory has a hole.
     fn check_memory(&mut self) {
         let faults = memory::sigbus::faults();
         if faults == self.faults {
@@ -191,9 +195,7 @@ impl BlkQueue {
         self.faults = faults;
         if self.queue.faulted() {
             self.queue.fail();
-            (self.fault)(
-                "the front-end's memory has a hole: it was truncated, or the host has no room for it",
-            );
+            (self.fault)(memory::sigbus::HOLE);
         }
     }
 }
@@ -203,7 +205,7 @@ impl Poller for BlkQueue {
         self.latency_recorder.turn_begins();
         let mut worked = self.reap(context);
         worked |= self.submit_batch(context);
-        // Check even without work: the polled memory may have been truncated.
+        // Check even without work: the polled memory may have a hole.
         self.check_memory();
         if worked || self.stopping {
             self.publish(context);

@@ -252,6 +252,21 @@ impl BlkQueue {
     #[cold]
     fn failed(&self, class: Class, error: IoError) {
         self.stats.error();
-        tracing::debug!(disk = self.shared.id, queue = self.index, ?class, %error, "request failed");
+        let (disk, queue) = (&self.shared.id, self.index);
+        let failed = match error {
+            IoError::Storage(_) | IoError::Short | IoError::Full => {
+                self.stats.storage_errors.record(error)
+            }
+            IoError::Memory => 1,
+            // The guest asks for what the disk does not offer.
+            IoError::ReadOnly | IoError::Range | IoError::Unsupported => {
+                tracing::debug!(disk, queue, ?class, %error, "a request fails");
+                return;
+            }
+        };
+        // Broken storage fails any number of them, and each line has a cost.
+        if failed.is_power_of_two() {
+            tracing::error!(disk, queue, failed, ?class, %error, "a request fails");
+        }
     }
 }

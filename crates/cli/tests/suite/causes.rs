@@ -1,6 +1,6 @@
 //! `ringway why` for staged causes: the sentence names the right one.
 //!
-//! Eight of the ten causes in `docs/why-is-my-vm-slow.md` are staged here with a real `ringway-io`.
+//! Nine of the eleven causes in `docs/why-is-my-vm-slow.md` are staged here with a real `ringway-io`.
 //! A slow device and a host without free CPUs depend on time, so tests of `model::diagnosis` have
 //! recorded values instead.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
@@ -134,6 +134,24 @@ fn storage_that_hangs() {
     assert_cause(&io, "d1", "storage_hangs", "waits for its storage: a write of 4 KiB at byte");
     hanging.answer().unwrap();
     guest.finish(0, &pending[0]).unwrap();
+}
+
+/// Another process shrinks the image.
+#[test]
+fn storage_that_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let mut io = Served::start(&[]);
+    io.attach("d1", json!({"file": path}), json!({}));
+    let mut guest = io.guest("d1");
+    assert_eq!(guest.run(0, &Request::read(8, 4096)).unwrap().status, status::OK);
+    File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert_eq!(guest.run(0, &Request::read(8, 4096)).unwrap().status, status::IOERR);
+    assert_cause(&io, "d1", "storage_fails", "has storage that fails requests: 1 so far");
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
+    assert!(text.contains("(storage is shorter than the disk)"), "{text}");
+    eventually("the log has it", || io.process.stderr().contains("a request fails"));
 }
 
 #[test]

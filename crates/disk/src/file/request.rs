@@ -170,6 +170,7 @@ impl FileRequest {
             {
                 StepOutcome::Unsupported
             }
+            Errno::FAULT => StepOutcome::End(Err(IoError::Memory)),
             other => StepOutcome::End(Err(IoError::Storage(other))),
         }
     }

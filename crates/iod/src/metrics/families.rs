@@ -136,7 +136,7 @@ fn states(page: &mut Page, disks: &[DiskStats]) {
 
 fn counters(page: &mut Page, disks: &[DiskStats]) {
     type Count = fn(&DiskStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Count); 11] = [
+    let families: [(&'static str, Option<&str>, &str, Count); 12] = [
         ("ringway_disk_read_bytes", Some("bytes"), "Bytes that were read.", |disk| {
             disk.bytes.read as f64
         }),
@@ -167,6 +167,12 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
             |disk| disk.failed_suspects as f64,
         ),
         (
+            "ringway_disk_storage_errors",
+            None,
+            "Requests that failed because of the storage.",
+            |disk| disk.storage_errors.as_ref().map_or(0.0, |errors| errors.count as f64),
+        ),
+        (
             "ringway_disk_busy_seconds",
             Some("seconds"),
             "Time for which reactors served the disk.",
@@ -185,6 +191,10 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
             family.count(&[("disk", &disk.id)], count(disk), disk.counting_since_unix_seconds);
         }
     }
+    requests_by_kind(page, disks);
+}
+
+fn requests_by_kind(page: &mut Page, disks: &[DiskStats]) {
     let help = "Requests that ended, by kind.";
     let mut family = page.family("ringway_disk_requests", MetricType::Counter, None, help);
     for disk in disks {

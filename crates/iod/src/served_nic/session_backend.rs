@@ -225,9 +225,10 @@ impl Backend for NicSessionBackend<'_> {
         {
             barrier_ticket.join();
         }
-        let session = self.session.clone();
+        let (session, nic) = (self.session.clone(), self.nic.spec.socket.clone());
         let fault: FaultHandler = Arc::new(move |why: &str| {
-            tracing::error!("front-end disconnected: {why}");
+            let nic = nic.display();
+            tracing::error!(%nic, "front-end disconnected: {why}");
             session.close();
         });
         let queue = match role {

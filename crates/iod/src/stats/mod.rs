@@ -5,6 +5,7 @@ mod features;
 mod keeper;
 mod polling;
 mod requests;
+mod storage_errors;
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -113,6 +114,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         calls: stats.calls,
         resubmitted: stats.resubmitted,
         failed_suspects: stats.failed_suspects,
+        storage_errors: stats.storage_errors.map(storage_errors::of),
         broken_rings: broken_rings::of(device),
         broken_rings_total: stats.broken_rings,
         waiting: served_disk.waiting(),

@@ -23,6 +23,7 @@ mod images;
 mod io_nics;
 mod keeper;
 mod logs;
+mod memory_holes;
 mod metrics;
 mod nbd_clients;
 mod neighbours;

@@ -2,7 +2,7 @@
 //! well now.
 
 use super::units::{bytes, duration};
-use super::{Cause, DiskFacts, DiskVerdict, restart};
+use super::{Cause, DiskFacts, DiskVerdict, restart, storage_errors};
 use crate::report::{SlowRequest, Stage};
 
 /// Maximum age of a reported slow request, in seconds.
@@ -10,14 +10,16 @@ const MAX_AGE_SECONDS: f64 = 900.0;
 /// Minimum duration of a reported slow request, in microseconds.
 const MIN_DURATION_US: f64 = 10_000.0;
 
-/// Adds a recent restart and failed suspects to the verdict, and the slowest recent request, unless
+/// Adds a recent restart, failed suspects and storage errors to the verdict, and the slowest recent request, unless
 /// something is wrong now.
 pub(super) fn annotate(facts: &DiskFacts<'_>, verdict: DiskVerdict) -> DiskVerdict {
     let is_other = verdict.cause != Cause::Restarted;
     let restart = is_other.then(|| restart::restarted(facts)).flatten();
     let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
     let slowest = well.contains(&verdict.cause).then(|| slowest(facts)).flatten();
-    let past = [restart.map(|restart| restart.sentence), failed_suspects(facts), slowest];
+    let is_other = verdict.cause != Cause::StorageFails;
+    let errors = is_other.then(|| storage_errors::sentence(facts)).flatten();
+    let past = [restart.map(|restart| restart.sentence), failed_suspects(facts), errors, slowest];
     let past: Vec<_> = past.into_iter().flatten().collect();
     DiskVerdict { past: (!past.is_empty()).then(|| past.join(" ")), ..verdict }
 }

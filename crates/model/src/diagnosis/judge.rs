@@ -1,13 +1,13 @@
 //! Diagnosis of a disk: the order of its causes.
 
-use super::{DiskFacts, DiskVerdict, flow, history, polling, restart, state, wait};
+use super::{DiskFacts, DiskVerdict, flow, history, polling, restart, state, storage_errors, wait};
 
 /// Test for one cause, or for causes that exclude each other. Returns the verdict if it holds.
 type Rule = fn(&DiskFacts<'_>) -> Option<DiskVerdict>;
 
 /// All rules in order. The first that holds is the verdict, so a cause that holds now comes before
 /// an event of the past, and a certain cause before one that is judged by its share of the time.
-const RULES: [Rule; 19] = [
+const RULES: [Rule; 21] = [
     // Nothing is served. The storage comes first, because no command helps while it hangs or is
     // full.
     state::fenced,
@@ -22,6 +22,7 @@ const RULES: [Rule; 19] = [
     state::no_driver,
     // A request waits now.
     wait::hangs,
+    storage_errors::fails,
     // The requests that ended between the samples waited.
     flow::capped_share,
     flow::neighbour,
@@ -30,6 +31,7 @@ const RULES: [Rule; 19] = [
     flow::storage_slow,
     flow::deep_queue,
     // Nothing holds the disk up now.
+    storage_errors::has_failed,
     restart::restarted,
     flow::not_recorded,
     flow::idle,

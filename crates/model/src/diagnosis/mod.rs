@@ -8,7 +8,7 @@
 //!
 //! # Model
 //! The order of causes is one list (`judge`). Certain causes come first: a state in which nothing
-//! is served (stuck, full storage, paused), then a request that hangs now. Then follows the time of
+//! is served (stuck, full storage, paused), then a request that hangs now, then failing storage. Then follows the time of
 //! the requests that ended between the samples, by the share of each stage. Only then comes a
 //! restart, which is past. If all is well now, the verdict adds slow requests from the flight
 //! recorder.
@@ -24,6 +24,7 @@ mod nic;
 mod polling;
 mod restart;
 mod state;
+mod storage_errors;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -48,6 +49,8 @@ pub enum Cause {
     Healthy,
     /// The storage does not complete a request.
     StorageHangs,
+    /// The storage fails requests.
+    StorageFails,
     /// The storage takes longer than usual.
     StorageSlow,
     /// The guest has more requests in flight than the storage serves at a time.
@@ -106,8 +109,8 @@ pub struct DiskVerdict {
     /// Sentence on polling: whether the disk is polled, with the gain or the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<String>,
-    /// Past events that another cause outweighs: a restart; requests that failed because they may
-    /// have ended their process; slow requests, if all is well now.
+    /// Past events that another cause outweighs: a restart; requests that the storage failed, or
+    /// that failed because they may have ended their process; slow requests, if all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub past: Option<String>,
 }

@@ -347,11 +347,36 @@ fn a_request_that_ended_its_process_is_told_whatever_holds_now() {
     assert!(verdict.past.unwrap().starts_with("Requests of it failed with an I/O error (2): "));
 }
 
+fn storage_errors(last_seconds_ago: f64) -> StorageErrors {
+    StorageErrors { count: 3, last: "storage error: EIO".into(), last_seconds_ago }
+}
+
+#[test]
+fn failing_storage_is_the_cause_for_a_while_and_told_later() {
+    let at = |seconds: f64| {
+        Case::idle().with(|case| case.disk().storage_errors = Some(storage_errors(seconds)))
+    };
+    let verdict = at(20.0).verdict();
+    assert_eq!(verdict.cause, Cause::StorageFails);
+    assert_eq!(
+        verdict.sentence,
+        "d has storage that fails requests: 3 so far, the last 20 s ago (storage error: EIO). The \
+         guest gets I/O errors."
+    );
+    let verdict = at(400.0).verdict();
+    assert_eq!(verdict.cause, Cause::Idle);
+    assert!(verdict.past.unwrap().contains("3 so far"));
+    // What slows the disk now comes before an error that is past.
+    let slow = Case::flow(50, [5.0, 9000.0, 100.0]);
+    let slow = slow.with(|case| case.disk().storage_errors = Some(storage_errors(20.0)));
+    assert_eq!(slow.verdict().cause, Cause::Cap);
+}
+
 /// The causes in their order, with a change to a disk that has each of them.
 #[test]
 fn a_cause_that_holds_now_comes_before_those_behind_it() {
     type Change = fn(&mut Case);
-    let changes: [(Cause, Change); 11] = [
+    let changes: [(Cause, Change); 12] = [
         (Cause::Fence, |case| case.disk().fence = Some(Fence { since_seconds: 3.0 })),
         (Cause::Full, |case| case.disk().waiting = 3),
         (Cause::Paused, |case| case.disk().state = DiskState::Paused),
@@ -362,6 +387,7 @@ fn a_cause_that_holds_now_comes_before_those_behind_it() {
             let hung = Case::oldest(Stage::Device, 12.0);
             case.disk().oldest = hung.now.disks[0].oldest;
         }),
+        (Cause::StorageFails, |case| case.disk().storage_errors = Some(storage_errors(0.5))),
         (Cause::Cap, |case| *case.disk() = Case::flow(100, [0.0, 9e3, 0.0]).now.disks.remove(0)),
         (Cause::NoCpu, |case| {
             *case.disk() = Case::flow(100, [900.0, 0.0, 100.0]).now.disks.remove(0);

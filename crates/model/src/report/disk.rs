@@ -7,6 +7,17 @@ use super::{
 };
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
+/// Requests that failed because of the storage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StorageErrors {
+    /// Number of requests since the start of the process.
+    pub count: u64,
+    /// Error of the last one.
+    pub last: String,
+    /// Seconds since the last one.
+    pub last_seconds_ago: f64,
+}
+
 /// Size and block size as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
@@ -147,6 +158,9 @@ pub struct DiskStats {
     /// Requests that failed because each was alone in flight when a process died by its own fault.
     #[serde(default)]
     pub failed_suspects: u64,
+    /// Requests that failed because of the storage, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_errors: Option<StorageErrors>,
     /// Rings that their driver has broken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_rings: Vec<BrokenRing>,
@@ -240,6 +254,7 @@ impl DiskStats {
             calls: 0,
             resubmitted: 0,
             failed_suspects: 0,
+            storage_errors: None,
             broken_rings: Vec::new(),
             broken_rings_total: 0,
             waiting: 0,

@@ -15,7 +15,7 @@ mod stages;
 
 pub use broken_ring::{BrokenRing, RingKind};
 pub use counts::{Latency, OpCounts};
-pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
+pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, StorageErrors, Stuck};
 pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};
 pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
 pub use port::{DirectionStats, FlowStats, PairStats, PortStats, SizeCount};

@@ -67,6 +67,18 @@ impl SharedMemory {
         Self::with_regions(vec![Region { guest_addr, size, user_addr, mmap_offset }])
     }
 
+    /// Creates one region of `size` bytes, as [`Self::new`] does, in a file of the caller.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be that large.
+    pub fn in_file(file: File, size: u64) -> Result<Self> {
+        let (guest_addr, user_addr, mmap_offset) = (GUEST_BASE, USER_BASE, FILE_BASE);
+        let end = mmap_offset + size;
+        file.set_len(end).map_err(|e| Error::io(format!("cannot grow a file to {end}"), e))?;
+        let regions = vec![Region { guest_addr, size, user_addr, mmap_offset }];
+        Ok(Self { file, regions, used_bytes: vec![0] })
+    }
+
     /// Creates any regions, also overlapping or impossible ones. The file ends with the last of
     /// them.
     ///

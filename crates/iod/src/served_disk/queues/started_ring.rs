@@ -71,9 +71,9 @@ impl StartedRing {
         reactor_lease: ReactorLease,
         trial: Option<TrialStart>,
     ) -> Result<(), QueueError> {
-        let session = self.session.clone();
+        let (session, disk) = (self.session.clone(), device.id().to_owned());
         let fault: FaultHandler = Arc::new(move |why: &str| {
-            tracing::error!("front-end disconnected: {why}");
+            tracing::error!(disk, "front-end disconnected: {why}");
             session.close();
         });
         let queue = device.start_queue(reactor_lease.handle(), start, fault, trial)?;
