@@ -253,6 +253,17 @@ impl Request {
         })
     }
 
+    /// Returns whether front-ends send this request only at the beginning of a session.
+    pub(crate) fn begins_session(&self) -> bool {
+        matches!(
+            self,
+            Self::GetFeatures
+                | Self::SetOwner
+                | Self::GetProtocolFeatures
+                | Self::SetProtocolFeatures(_)
+        )
+    }
+
     /// Returns whether the front-end waits for more than an acknowledgement after this request.
     pub(crate) fn has_own_reply(code: u32) -> bool {
         matches!(

@@ -46,6 +46,8 @@ pub(crate) struct State<'a> {
     protocol: u64,
     record: InflightState,
     channel: Option<BackendChannel>,
+    /// Whether the front-end has sent a request with which a session begins.
+    has_begun: bool,
     pub(crate) log: RefusalLog,
 }
 
@@ -62,7 +64,17 @@ impl<'a> State<'a> {
         let rings = (0..backend.queue_count()).map(|_| Ring::default()).collect();
         let (table, record, log) =
             (Arc::default(), InflightState::default(), RefusalLog::default());
-        Self { backend, rings, table, acked: None, protocol: 0, record, channel: None, log }
+        Self {
+            backend,
+            rings,
+            table,
+            acked: None,
+            protocol: 0,
+            record,
+            channel: None,
+            has_begun: false,
+            log,
+        }
     }
 
     /// Returns the whole state as a value. Does not call the device.
@@ -80,6 +92,7 @@ impl<'a> State<'a> {
     pub(crate) fn resume(&mut self, saved: SessionState) {
         let SessionState { socket: _, acked, protocol, table, record, rings, channel } = saved;
         (self.protocol, self.table, self.record) = (protocol, table, record);
+        self.has_begun = true;
         if let Some(share) = self.backend.memory_share()
             && let Ok(table) = memory_table::charged(&self.table, share)
         {
@@ -112,6 +125,7 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn handle_request(&mut self, request: Request) -> Result<Answer, Refusal> {
+        self.has_begun |= request.begins_session();
         match request {
             Request::GetFeatures => {
                 return Ok(number(self.backend.features() | PROTOCOL_FEATURES));
@@ -198,6 +212,11 @@ impl<'a> State<'a> {
 
     fn set_features(&mut self, bits: u64) -> Result<(), Refusal> {
         let bits = subset(bits, self.backend.features() | PROTOCOL_FEATURES)?;
+        if !self.has_begun && bits & PROTOCOL_FEATURES != 0 {
+            // If QEMU 7.2 loses the connection while no driver runs, it connects again and says
+            // nothing. The next driver's start then continues the session that has ended.
+            self.protocol = self.protocol_offer();
+        }
         // QEMU repeats the features for each pair of a NIC's rings, while other rings may run. If
         // no ring runs, a driver starts anew: User-Mode Linux has no other way to reset a device.
         if self.acked == Some(bits) && self.runs() {

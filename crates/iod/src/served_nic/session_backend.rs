@@ -172,13 +172,13 @@ impl Backend for NicSessionBackend<'_> {
         self.nic.offered_features.bits()
     }
 
-    /// Withholds the memory-slot feature. QEMU before 8.0 adds each region once for each pair,
-    /// which contradicts itself. Without the feature, front-ends send memory tables of up to 8
-    /// regions.
     fn memory_share(&self) -> Option<&MemoryShare> {
         Some(&self.nic.memory_share)
     }
 
+    /// Withholds the memory-slot feature. QEMU before 8.0 adds each region once for each pair,
+    /// which contradicts itself. Without the feature, front-ends send memory tables of up to 8
+    /// regions.
     fn withheld_features(&self) -> u64 {
         CONFIGURE_MEM_SLOTS
     }

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::guest::{Guest, Kind, Machine, VhostDisk};
-use testkit::process::{RestartingDisk, RestartingServer, ServerProgram, Target, find_tool};
+use testkit::process::{
+    RestartingDisk, RestartingServer, ServerProgram, Target, eventually, find_tool,
+};
 use testkit::rounds;
 
 /// Far longer than any boot and pass of fio, also when several guests share two busy cores.
@@ -120,4 +122,38 @@ fn qemu_guest_does_not_notice_a_killed_ringway_blk_and_waits_out_a_long_outage()
 #[test]
 fn qemu_guest_does_not_notice_a_killed_worker_of_ringway_io() {
     guest_goes_on(ServerProgram::Io, &vec![Duration::ZERO; rounds(3, 20)]);
+}
+
+/// Guest script that stops the disk's driver, starts it again after a line on the console, and reads.
+const NO_DRIVER: &str = r#"
+D=$(disk RINGWAY)
+V=$(readlink -f /sys/block/${D#/dev/}/device)
+cd /sys/bus/virtio/drivers/virtio_blk
+echo ${V##*/} >unbind
+echo 'no driver'
+read go </dev/console
+echo ${V##*/} >bind
+head -c 3 $(disk RINGWAY)
+"#;
+
+/// A firmware's menu and a paused boot are such times as well.
+#[test]
+fn qemu_guest_has_its_disk_after_a_death_while_no_driver_runs() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(image.path(), [b'x'; 4096]).unwrap();
+    let target = Target::File(image.path().to_owned());
+    let disk = RestartingDisk { program: ServerProgram::Blk, target, queues: 2, cache: "none" };
+    let mut server = RestartingServer::start(&disk).unwrap();
+    let disks = vec![VhostDisk { socket: server.socket(), queues: 2 }];
+    let machine = Machine { disks, cpus: 2, ..Machine::default() };
+    let mut guest = Guest::start(Kind::Qemu, &machine, NO_DRIVER).unwrap();
+    guest.wait_for("no driver\n", DEADLINE).unwrap();
+    for _ in 0..2 {
+        server.serving().unwrap().kill().unwrap();
+        server.start_again().unwrap();
+        eventually("QEMU is back", || server.process().stderr().contains("front-end connected"));
+    }
+    guest.type_in("go\n").unwrap();
+    let outcome = guest.finish(DEADLINE).unwrap();
+    assert!(outcome.code == 0 && outcome.output.ends_with("xxx"), "{}", outcome.output);
 }

@@ -208,7 +208,8 @@ impl SessionState {
             return Err(StateError::Queues { has, needs });
         }
         let extra = self.acked.unwrap_or(0) & !(backend.features() | PROTOCOL_FEATURES);
-        let extra = extra | (self.protocol & !(OFFERED & !backend.withheld_features()));
+        // Another version may have offered what this device withholds.
+        let extra = extra | (self.protocol & !OFFERED);
         if extra != 0 {
             return Err(Refusal::Features { extra }.into());
         }

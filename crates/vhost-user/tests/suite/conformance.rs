@@ -114,6 +114,18 @@ fn a_ring_runs_when_everything_is_known_and_it_is_enabled() {
     assert_eq!(events, [Event::Stop(0), Event::Disconnected]);
 }
 
+/// QEMU 7.2 does so if it has lost the connection while no driver ran.
+#[test]
+fn a_session_that_begins_with_the_start_of_a_driver_is_served() {
+    let peer = Peer::new();
+    peer.send(2, 1, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
+    // The front-end waits for acknowledgements, as it negotiated with a predecessor.
+    let (memory, kick) = (memfd(0x1_0000), event());
+    peer.configure(0, &memory, &kick);
+    peer.done(18, &state(0, 1), &[]);
+    assert!(peer.take().contains(&started(0, 5)));
+}
+
 #[test]
 fn a_ring_starts_enabled_without_protocol_features() {
     let peer = Peer::negotiated(FEATURES);
