@@ -48,6 +48,8 @@ pub(crate) struct State<'a> {
     channel: Option<BackendChannel>,
     /// Whether the front-end has sent a request with which a session begins.
     has_begun: bool,
+    /// Whether the front-end has set itself as the owner.
+    has_owner: bool,
     pub(crate) log: RefusalLog,
 }
 
@@ -73,6 +75,7 @@ impl<'a> State<'a> {
             record,
             channel: None,
             has_begun: false,
+            has_owner: false,
             log,
         }
     }
@@ -92,7 +95,7 @@ impl<'a> State<'a> {
     pub(crate) fn resume(&mut self, saved: SessionState) {
         let SessionState { socket: _, acked, protocol, table, record, rings, channel } = saved;
         (self.protocol, self.table, self.record) = (protocol, table, record);
-        self.has_begun = true;
+        (self.has_begun, self.has_owner) = (true, true);
         if let Some(share) = self.backend.memory_share()
             && let Ok(table) = memory_table::charged(&self.table, share)
         {
@@ -115,8 +118,16 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Returns the protocol features that the session offers to this front-end.
+    ///
+    /// With memory slots, QEMU sends only changes of its memory. If it has lost the connection while
+    /// no driver ran, it sends nothing to the next one, and the device is lost until the machine is
+    /// switched off. Without them it sends all memory with each start of a driver. So they are for
+    /// front-ends that set the owner first, as the specification has it and QEMU does not; libblkio
+    /// needs them.
     fn protocol_offer(&self) -> u64 {
-        features::OFFERED & !self.backend.withheld_features()
+        let slots = if self.has_owner { 0 } else { features::CONFIGURE_MEM_SLOTS };
+        features::OFFERED & !(self.backend.withheld_features() | slots)
     }
 
     /// Returns whether acknowledgements were negotiated.
@@ -148,7 +159,7 @@ impl<'a> State<'a> {
             Request::SetProtocolFeatures(bits) => {
                 self.protocol = subset(bits, self.protocol_offer())?;
             }
-            Request::SetOwner => {}
+            Request::SetOwner => self.has_owner = true,
             Request::ResetOwner => self.stop_all(),
             Request::ResetDevice => self.reset(),
             Request::SetMemTable(parts) => {

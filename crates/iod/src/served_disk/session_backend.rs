@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use memory::{MemoryShare, Table};
-use vhost_user::features::CONFIGURE_MEM_SLOTS;
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
 use virtq::QueueStart;
 
@@ -52,11 +51,8 @@ impl Backend for DiskSessionBackend<'_> {
         Some(&self.served_disk.memory_share)
     }
 
-    /// Withholds the memory-slot feature. With it, QEMU sends only changes of its memory. If it has
-    /// lost the connection while no driver ran, it sends nothing to the new one, and the disk is lost
-    /// until the machine is switched off. Without it, QEMU sends all memory with each start.
     fn withheld_features(&self) -> u64 {
-        CONFIGURE_MEM_SLOTS
+        0
     }
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {

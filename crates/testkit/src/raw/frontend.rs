@@ -138,6 +138,7 @@ impl Frontend {
     /// # Errors
     /// As [`Frontend::ask`] and [`Frontend::send`].
     pub fn negotiate(&mut self, features: u64, protocol_features: u64) -> Result<Negotiated> {
+        self.send(Message::new(Request::SET_OWNER))?;
         let offered = self.get_u64(Request::GET_FEATURES)?;
         let mut taken = offered & features;
         let (mut protocol_offered, mut protocol) = (0, 0);
@@ -148,7 +149,6 @@ impl Frontend {
             self.set_u64(Request::SET_PROTOCOL_FEATURES, protocol)?;
             self.acks = protocol & protocol::REPLY_ACK != 0;
         }
-        self.send(Message::new(Request::SET_OWNER))?;
         self.set_u64(Request::SET_FEATURES, taken)?;
         Ok(Negotiated { offered, features: taken, protocol_offered, protocol })
     }

@@ -208,6 +208,7 @@ impl Peer {
     /// Creates a session with acknowledgements and the given virtio features.
     pub fn negotiated(features: u64) -> Self {
         let peer = Self::new();
+        peer.send(3, 1, &[], &[]);
         peer.done(16, &words(&[vhost_user::features::OFFERED]), &[]);
         peer.done(2, &words(&[features]), &[]);
         peer.take();
