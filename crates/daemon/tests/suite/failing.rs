@@ -72,6 +72,8 @@ fn a_machine_that_crashes_is_started_again_or_halted_as_it_is_set() {
     let first = domid();
     panic_in(&daemon, &uuid);
     wait(&daemon, &uuid, &format!("dom-id=/={first}"));
+    // Between two domains the VM is running and has none.
+    wait(&daemon, &uuid, "dom-id=/=-1");
     wait(&daemon, &uuid, "power-state=running");
     assert_ne!(domid(), first);
     assert_eq!(crashes().split(',').count(), 1, "{}", crashes());

@@ -1,5 +1,6 @@
 //! Creation of domains.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -104,7 +105,8 @@ pub(super) async fn create(
     let boot = boot::checked(&spec.boot, &qemu.settings.boot_directories)?;
     let spec = DomainSpec { boot, ..spec.clone() };
     let engine = qemu.engine.of(&qemu.settings, &spec.boot).await?;
-    let watched_domain = start(qemu, vm, domid, &spec, engine)?;
+    // Messages of a process that ends at once would be lost with its pipe.
+    let (watched_domain, _pipe) = start(qemu, vm, domid, &spec, engine)?;
     answers(&watched_domain).await?;
     // The process has joined by itself. If that failed, it reported the reason only on its standard
     // error.
@@ -112,14 +114,15 @@ pub(super) async fn create(
     Ok(())
 }
 
-/// Starts the process. Discovery finds it from its first moment on.
+/// Starts the process. Discovery finds it from its first moment on. Returns its pipe for messages as
+/// well, whose contents are lost when all have closed it.
 fn start(
     qemu: &QemuHypervisor,
     vm: VmId,
     domid: Domid,
     spec: &DomainSpec,
     engine: Engine,
-) -> Result<Arc<WatchedDomain>, HvError> {
+) -> Result<(Arc<WatchedDomain>, File), HvError> {
     let dir = RunDir::of(&qemu.settings.run, vm);
     let failed = |source| os("making", dir.path(), source);
     dir.make().map_err(failed)?;
@@ -128,29 +131,33 @@ fn start(
     let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent(), &dir.trace());
     let detached_process =
         DetachedProcess { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
-    let child = spawned(&qemu.settings, &dir, &detached_process)?;
+    let (child, pipe) = spawned(&qemu.settings, &dir, &detached_process)?;
     let pid = child.id().unwrap_or_default();
     let held = Domain::from_pid(vm, record, dir.clone(), pid);
     // The daemon must wait for its child. After the daemon's end, init does.
     tokio::spawn(reap(child));
     let held = held.map_err(|source| os("opening the process of", dir.path(), source))?;
-    Ok(qemu.domains.register(held))
+    Ok((qemu.domains.register(held), pipe))
 }
 
-/// Spawns the process. The parent keeps no copy of the inherited descriptors.
+/// Spawns the process. The parent keeps no copy of the inherited descriptors, so it opens the pipe
+/// for messages anew.
 fn spawned(
     settings: &Settings,
     dir: &RunDir,
     detached_process: &DetachedProcess,
-) -> Result<Child, HvError> {
+) -> Result<(Child, File), HvError> {
     let failed = |source| os("preparing", dir.path(), source);
     let stderr = dir.lock().map_err(failed)?;
+    let pipe = dir.output().open().map_err(failed)?;
     let listen = |listener: UnixListener| Stdio::from(OwnedFd::from(listener));
     let qmp = dir.listen(&dir.qmp()).map(listen).map_err(failed)?;
     let console = dir.listen(&dir.console()).map(listen).map_err(failed)?;
     let mut command = settings.helper.command();
     command.args(detached_process.words()).stdin(qmp).stdout(console).stderr(stderr);
-    command.spawn().map_err(|source| os("starting", &settings.helper.program, source))
+    let child = command.spawn();
+    let child = child.map_err(|source| os("starting", &settings.helper.program, source))?;
+    Ok((child, pipe))
 }
 
 async fn reap(mut child: Child) {

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tokio::net::unix::pipe;
@@ -18,6 +19,9 @@ use tokio::net::unix::pipe;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Bytes at the end that are read.
 const TAIL_BYTES: u64 = 16 << 10;
+
+/// Locked while messages move, so that no reader of a file misses those that have left the pipe.
+static MOVES: Mutex<()> = Mutex::new(());
 
 /// Pipe and file of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +57,7 @@ impl ProcessOutput {
         let mut buffer = vec![0; TAIL_BYTES as usize];
         loop {
             pipe.readable().await?;
+            let _move = lock();
             match pipe.try_read(&mut buffer) {
                 Ok(read) => append(&self.file, buffer.get(..read).unwrap_or_default())?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -77,6 +82,7 @@ impl ProcessOutput {
                 }
             }
         };
+        let _move = lock();
         // The messages so far are the best result.
         let _ = move_rest();
         tail(&self.file)
@@ -98,6 +104,10 @@ pub(super) fn tail(file: &Path) -> String {
         Ok(tail)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+fn lock() -> MutexGuard<'static, ()> {
+    MOVES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn append(file: &Path, messages: &[u8]) -> io::Result<()> {
