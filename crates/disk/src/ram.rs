@@ -1,8 +1,11 @@
 //! Disk in memory.
 
+mod huge_pages;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use huge_pages::HugePages;
 use memory::Mapping;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::fs::ftruncate;
@@ -20,15 +23,29 @@ pub(crate) const PUNCH_HOLE: i32 = 0x02 | 0x01;
 #[derive(Debug)]
 pub struct MemoryDisk {
     file: Arc<OwnedFd>,
-    /// Mapping of the memfd, replaced when the disk grows. Channels fetch the new one when they
-    /// need it.
-    mapping: Arc<RwLock<Arc<Mapping>>>,
+    /// Contents, replaced when the disk grows. Channels fetch the new ones when they need them.
+    contents: Arc<RwLock<Arc<Contents>>>,
     block_size: u32,
     read_only: bool,
 }
 
-fn current(mapping: &RwLock<Arc<Mapping>>) -> Arc<Mapping> {
-    mapping.read().unwrap_or_else(PoisonError::into_inner).clone()
+/// Bytes of a memory disk at one size.
+#[derive(Debug)]
+struct Contents {
+    file: Arc<OwnedFd>,
+    mapping: Mapping,
+    huge_pages: HugePages,
+}
+
+impl Contents {
+    fn new(file: Arc<OwnedFd>, mapping: Mapping) -> Arc<Self> {
+        let huge_pages = HugePages::new(mapping.len());
+        Arc::new(Self { file, mapping, huge_pages })
+    }
+}
+
+fn current(contents: &RwLock<Arc<Contents>>) -> Arc<Contents> {
+    contents.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 impl MemoryDisk {
@@ -44,8 +61,9 @@ impl MemoryDisk {
             let source = rustix::io::Errno::MFILE;
             return Err(failed(memory::MemoryError::Os { action: "share", source }));
         };
-        let mapping = Arc::new(RwLock::new(Arc::new(mapping)));
-        Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
+        let file = Arc::new(file);
+        let contents = Arc::new(RwLock::new(Contents::new(Arc::clone(&file), mapping)));
+        Ok(Self { file, contents, block_size, read_only })
     }
 
     /// Takes over the disk whose bytes are in `file` ([`Self::file`]). The disk is as large as the
@@ -59,8 +77,9 @@ impl MemoryDisk {
             .map_err(|source| failed(0)(memory::MemoryError::Os { action: "measure", source }))?;
         let size = u64::try_from(found.st_size).unwrap_or(0);
         let mapping = Mapping::file(file.as_fd(), size).map_err(failed(size))?;
-        let mapping = Arc::new(RwLock::new(Arc::new(mapping)));
-        Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
+        let file = Arc::new(file);
+        let contents = Arc::new(RwLock::new(Contents::new(Arc::clone(&file), mapping)));
+        Ok(Self { file, contents, block_size, read_only })
     }
 
     /// Returns the file with the disk's bytes. They exist as long as any process has it open.
@@ -72,7 +91,7 @@ impl MemoryDisk {
 impl Disk for MemoryDisk {
     fn geometry(&self) -> Geometry {
         Geometry {
-            size: current(&self.mapping).len() as u64,
+            size: current(&self.contents).mapping.len() as u64,
             block_size: self.block_size,
             read_only: self.read_only,
             discard: true,
@@ -82,8 +101,8 @@ impl Disk for MemoryDisk {
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         Box::new(MemoryChannel {
             file: File::new(self.file.clone()),
-            mapping: current(&self.mapping),
-            newest: self.mapping.clone(),
+            contents: current(&self.contents),
+            newest: self.contents.clone(),
             port: context.open_port(),
             op_completion: Vec::new(),
         })
@@ -104,9 +123,9 @@ impl Disk for MemoryDisk {
 
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         let Some(size) = size else { return Ok(self.geometry()) };
-        let mut slot = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.contents.write().unwrap_or_else(PoisonError::into_inner);
         let now = Geometry {
-            size: slot.len() as u64,
+            size: slot.mapping.len() as u64,
             block_size: self.block_size,
             read_only: self.read_only,
             discard: true,
@@ -115,7 +134,8 @@ impl Disk for MemoryDisk {
         let refused = |problem: String| DiskError::Resize { problem };
         ftruncate(&*self.file, size).map_err(|error| refused(error.to_string()))?;
         let grown = Mapping::file(self.file.as_fd(), size);
-        *slot = Arc::new(grown.map_err(|error| refused(error.to_string()))?);
+        let grown = grown.map_err(|error| refused(error.to_string()))?;
+        *slot = Contents::new(Arc::clone(&self.file), grown);
         Ok(Geometry { size, ..now })
     }
 
@@ -134,8 +154,8 @@ impl Disk for MemoryDisk {
 
 struct MemoryChannel {
     file: File,
-    mapping: Arc<Mapping>,
-    newest: Arc<RwLock<Arc<Mapping>>>,
+    contents: Arc<Contents>,
+    newest: Arc<RwLock<Arc<Contents>>>,
     port: CompletionPort,
     op_completion: Vec<OpCompletion>,
 }
@@ -143,16 +163,20 @@ struct MemoryChannel {
 impl MemoryChannel {
     fn copy(&mut self, request: &Request) -> bool {
         let Ok(offset) = usize::try_from(request.offset) else { return false };
-        let copy = |mapping: &Mapping| match request.kind {
-            RequestKind::Read => request.buffers.copy_from(mapping, offset),
-            _ => request.buffers.copy_to(mapping, offset),
+        let copy = |contents: &Arc<Contents>| match request.kind {
+            RequestKind::Read => request.buffers.copy_from(&contents.mapping, offset),
+            _ => {
+                let done = request.buffers.copy_to(&contents.mapping, offset);
+                contents.wrote(offset, request.buffers.len());
+                done
+            }
         };
-        if copy(&self.mapping) {
+        if copy(&self.contents) {
             return true;
         }
         // Past the end of this channel's mapping: the disk may have grown.
-        self.mapping = current(&self.newest);
-        copy(&self.mapping)
+        self.contents = current(&self.newest);
+        copy(&self.contents)
     }
 }
 
@@ -167,6 +191,7 @@ impl Channel for MemoryChannel {
             // Freeing pages takes time: a kernel worker does it.
             RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
                 let Request { offset, len, tag, .. } = request;
+                self.contents.huge_pages.discarded(offset, len);
                 let file = self.file.clone();
                 let op = IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len };
                 context.submit(&self.port, op, tag.into());

@@ -54,7 +54,7 @@ use std::ptr::NonNull;
 pub use area::ThreadMapping;
 pub use budget::{MemoryAmount, MemoryBudget, MemoryCharge, MemoryShare, OverBudget};
 pub use buffers::{Buffers, Byte};
-pub use map::{MAX_BYTES, Mapping};
+pub use map::{HUGE_PAGE, MAX_BYTES, Mapping};
 pub use reader::Reader;
 pub use table::{MAX_REGIONS, Region, RegionSpec, Table};
 pub use view::View;

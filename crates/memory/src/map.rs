@@ -13,6 +13,8 @@ use crate::{MemoryError, backing, sigbus};
 pub const MAX_BYTES: u64 = 16 << 40;
 /// Smallest page size of every supported host, in bytes.
 const PAGE: usize = 4096;
+/// Size of the smallest huge page of every supported host, in bytes.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// Shared memory mapped into this process. Drop unmaps it.
 ///
@@ -53,6 +55,23 @@ pub(crate) fn addresses(fd: BorrowedFd<'_>, len: u64) -> Result<u64, MemoryError
     Ok(len.saturating_add(page.saturating_mul(2)))
 }
 
+/// Reserves `len` bytes of addresses for bytes of a file from `offset`, so that its huge pages can be
+/// mapped whole: both have the same distance to a huge page.
+fn reserve(len: usize, offset: u64) -> Result<NonNull<u8>, MemoryError> {
+    let (all, flags) = (len + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), all, ProtFlags::empty(), flags) };
+    let base = base.map_err(os("map"))?.cast::<u8>();
+    let head = (offset as usize).wrapping_sub(base as usize) % HUGE_PAGE;
+    for (start, len) in [(0, head), (head + len, HUGE_PAGE - head)] {
+        if len > 0 {
+            // SAFETY: a part of the reservation, outside of the part that is returned.
+            let _ = unsafe { munmap(base.wrapping_add(start).cast(), len) };
+        }
+    }
+    NonNull::new(base.wrapping_add(head)).ok_or(MemoryError::BadRange { start: 0, len: 0 })
+}
+
 impl Mapping {
     /// Maps `len` bytes of `fd` from byte 0, shared and writable.
     ///
@@ -89,10 +108,27 @@ impl Mapping {
         let whole = len.next_multiple_of(page as usize);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe { mmap(std::ptr::null_mut(), whole, prot, flags, fd, offset - skip) };
-        let base = base.map_err(os("map"))?.cast::<u8>();
-        let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
+        let place = match page as usize {
+            PAGE if whole >= HUGE_PAGE => Some(reserve(whole, offset - skip)?),
+            // The kernel chooses addresses that fit larger pages.
+            _ => None,
+        };
+        let (at, flags) = match &place {
+            Some(place) => (place.as_ptr().cast(), flags | MapFlags::FIXED),
+            None => (std::ptr::null_mut(), flags),
+        };
+        // SAFETY: replaces addresses that were reserved for it, or takes new ones, so it touches no
+        // memory of ours.
+        let base = unsafe { mmap(at, whole, prot, flags, fd, offset - skip) };
+        let base = base.map_err(|error| {
+            if let Some(place) = place {
+                // SAFETY: reserved above, and nothing uses it.
+                let _ = unsafe { munmap(place.as_ptr().cast(), whole) };
+            }
+            os("map")(error)
+        })?;
+        let base =
+            NonNull::new(base.cast::<u8>()).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
         match sigbus::SigbusGuard::new(base.as_ptr() as usize, whole) {
             Ok(guard) => {
                 let mapping = Self { base, len, whole, guard: Some(guard), file: None };
@@ -166,6 +202,25 @@ impl Mapping {
     /// [`Mapping::keeping`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Collapses the pages of a range into huge pages. Takes up to a millisecond for each, in which
+    /// accesses to it wait. Fills holes of the file in the range.
+    ///
+    /// # Errors
+    /// [`MemoryError::BadRange`]; the kernel has no free huge page now, or cannot do it at all
+    /// (`EINVAL`).
+    pub fn collapse(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
+        let (start, bytes) = (offset as u64, len as u64);
+        let at = self.at(offset, len).ok_or(MemoryError::BadRange { start, len: bytes })?;
+        // SAFETY: the range is inside this mapping, and its bytes do not change.
+        let done = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_COLLAPSE) };
+        if done == 0 {
+            return Ok(());
+        }
+        let errno = std::io::Error::last_os_error();
+        let source = rustix::io::Errno::from_io_error(&errno).unwrap_or(rustix::io::Errno::INVAL);
+        Err(MemoryError::Os { action: "collapse", source })
     }
 
     /// Returns the length in bytes.
