@@ -207,3 +207,38 @@ fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
     assert!(server.code == 0 && server.output.contains("enough"), "{}", server.output);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
+
+/// Guest script that stops the NIC's driver, starts it again after a line on the console, and pings.
+const NO_DRIVER: &str = r#"
+V=$(basename $(readlink -f /sys/class/net/eth0/device))
+echo $V >/sys/bus/virtio/drivers/virtio_net/unbind
+echo 'no driver'
+read go </dev/console
+echo $V >/sys/bus/virtio/drivers/virtio_net/bind
+until ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up; do sleep 0.1; done
+for n in $(seq 60); do ping -c 1 -W 1 10.9.0.2 && exit 0; done
+exit 3
+"#;
+
+#[test]
+fn a_guest_has_its_nic_after_a_death_while_no_driver_runs() {
+    let mut io = Io::start();
+    (1..).zip(["a", "b"]).for_each(|(number, id)| attach(&io, id, "lan", number));
+    let start = |id: &str, mac: &str, script: &str| {
+        Guest::start(Kind::Qemu, &qemu_that_reconnects(&io.socket(id), 1, mac), script).unwrap()
+    };
+    let server = "ip addr add 10.9.0.2/24 dev eth0; read stop </dev/console";
+    let mut server = start("b", "02:00:00:00:00:02", server);
+    let mut client = start("a", "02:00:00:00:00:01", NO_DRIVER);
+    client.wait_for("no driver\n", DEADLINE).unwrap();
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    let is_back = |io: &Io| io.caller().stats().nics.iter().all(|nic| nic.connected);
+    eventually("both are back", || is_back(&io));
+    client.type_in("go\n").unwrap();
+    let outcome = client.finish(DEADLINE).unwrap();
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    server.type_in("stop\n").unwrap();
+    assert_eq!(server.finish(DEADLINE).unwrap().code, 0);
+}
