@@ -12,7 +12,7 @@
 //! ```text
 //! Queue::pop -> parse, Geometry::check -> throttle -> Channel::submit --Done--> complete
 //!                                                          \--Pending--> Channel::reap -> complete
-//! complete: status byte, Queue::push; once per batch: Queue::publish, call
+//! complete: status byte, Queue::push; per batch or step: Queue::publish, call
 //! ```
 //! A [`disk::Channel`] per queue does the I/O; this crate knows no file and no format.
 //!

@@ -7,8 +7,8 @@ use memory::{Buffers, Byte};
 use reactor::Context;
 use virtq::{Chain, Queue};
 
-use super::BlkQueue;
 use super::stop::Stalled;
+use super::{BlkQueue, FIRST_STEP};
 use crate::latency::{Class, InFlight};
 use crate::parse::{Parsed, status_of};
 use crate::spec::{ID_BYTES, S_OK};
@@ -74,6 +74,7 @@ impl BlkQueue {
         if self.trial.is_some() {
             return self.try_next(context) || taken > 0;
         }
+        self.until_step = FIRST_STEP;
         let waiting = self.queue.waiting();
         self.latency_recorder.observe_poll(context, &self.stats.recorder, waiting);
         while taken < BATCH
@@ -126,7 +127,12 @@ impl BlkQueue {
                     SubmitOutcome::Done(Completion { outcome, buffers, .. }) => {
                         self.latency_recorder.inline(class, offset, len, outcome.is_err());
                         let finished_request = FinishedRequest { chain, status, class, bytes: len };
-                        return self.complete(finished_request, outcome, buffers);
+                        self.complete(finished_request, outcome, buffers);
+                        self.until_step = self.until_step.saturating_sub(1);
+                        if self.until_step == 0 {
+                            self.publish_step(context);
+                        }
+                        return;
                     }
                     SubmitOutcome::Pending => None,
                     SubmitOutcome::Full(request) => Some(request),

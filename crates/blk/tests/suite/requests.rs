@@ -369,3 +369,16 @@ fn a_disk_that_is_out_of_something_holds_the_queue_and_loses_nothing() {
     }
     assert_eq!(done, next, "a held request ends before the queue stands still");
 }
+
+#[test]
+fn requests_of_a_long_turn_are_published_in_steps() {
+    let gate = Gate::blocking_at(13);
+    let device = device(Arc::new(gate.clone()), 1, false);
+    let mut guest = Guest::new(&device, true);
+    (0..16).for_each(|slot| guest.put(slot, IN, slot.into(), (512, true)));
+    guest.publish();
+    // The turn does not end before the request at sector 13 does.
+    guest.wait(|driver| driver.used_idx() == 12);
+    gate.open();
+    guest.wait(|driver| driver.used_idx() == 16);
+}

@@ -61,6 +61,14 @@ impl Gate {
         gate
     }
 
+    /// Creates a disk that fails all requests at once, and blocks the reactor's thread at this sector
+    /// until it is opened.
+    pub(crate) fn blocking_at(sector: u64) -> Self {
+        let gate = Self::failing();
+        gate.0.hangs.store(sector, Ordering::Relaxed);
+        gate
+    }
+
     /// Creates a disk that ends all requests after a moment, except those at this sector.
     pub(crate) fn hanging_at(sector: u64) -> Self {
         let gate = Self::opened();
@@ -166,6 +174,10 @@ impl Channel for GateChannel {
         self.gate.taken.lock().unwrap().push((request.kind, request.offset / 512));
         std::thread::sleep(self.gate.keeps);
         if self.gate.fails.load(Ordering::Relaxed) {
+            let hangs = self.gate.hangs.load(Ordering::Relaxed) == request.offset / 512;
+            while hangs && !self.gate.open.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             return SubmitOutcome::Done(request.complete(Err(IoError::Unsupported)));
         }
         if self.pending.is_empty() {
