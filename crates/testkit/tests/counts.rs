@@ -132,22 +132,26 @@ fn batch(guest: &mut Guest) {
     guest.memory.release(mark);
 }
 
-fn check(counts: &Counts) {
+/// Checks the counts of a run. `calls_max` is the largest number of calls for one batch.
+fn check(counts: &Counts, calls_max: u64) {
     println!("{counts:?}");
-    assert_eq!(counts.kicks, BATCHES, "32 requests per kick: {counts:?}");
-    assert_eq!(counts.calls, BATCHES, "32 requests per call: {counts:?}");
+    assert!(counts.kicks <= BATCHES, "32 requests per kick: {counts:?}");
+    let calls = BATCHES..=BATCHES * calls_max;
+    assert!(calls.contains(&counts.calls), "32 requests for {calls_max} calls: {counts:?}");
     let most = BATCHES * SYSCALLS_PER_BATCH_MAX + SYSCALLS_BESIDES_MAX;
     assert!(counts.syscalls <= most, "{counts:?}");
     assert!(counts.syscalls >= BATCHES, "nothing was counted: {counts:?}");
 }
 
 #[test]
-fn a_batch_on_a_null_disk_costs_one_kick_one_call_and_few_system_calls() {
-    check(&count(json!({"null": DISK_BYTES}), !feature::RING_PACKED));
+fn a_batch_on_a_null_disk_costs_one_kick_and_few_calls_and_system_calls() {
+    // The first call comes before the batch ends. A driver that has taken all that it found, and
+    // sleeps before the rest is there, wants another one.
+    check(&count(json!({"null": DISK_BYTES}), !feature::RING_PACKED), 2);
 }
 
 #[test]
 fn the_same_in_memory_and_without_event_idx() {
     let features = !(feature::RING_PACKED | feature::RING_EVENT_IDX);
-    check(&count(json!({"memory": DISK_BYTES}), features));
+    check(&count(json!({"memory": DISK_BYTES}), features), 1);
 }

@@ -56,6 +56,9 @@ pub(crate) struct BlkQueue {
     /// The request that the full channel returned. The queue pops nothing before it is submitted.
     rejected_request: Option<Request>,
     done: Vec<Completion>,
+    /// Requests of a turn before its first step. A driver without event index would be called at
+    /// each step, so it has none.
+    first_step: u32,
     /// Requests that end during submission before the next step of publishing.
     until_step: u32,
     /// Bytes of data popped in this turn.
@@ -91,6 +94,7 @@ impl BlkQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
+        let first_step = if start.ring.event_idx { FIRST_STEP } else { u32::MAX };
         let has_inflight_region = start.inflight.as_ref().is_some_and(Inflight::is_shared);
         let queue = Queue::new(start.ring, start.table, start.inflight)?;
         let trial = Trial::new(trial, queue.recovering());
@@ -117,7 +121,8 @@ impl BlkQueue {
             throttled_request: ThrottledRequest::new(context),
             rejected_request: None,
             done: Vec::new(),
-            until_step: FIRST_STEP,
+            first_step,
+            until_step: first_step,
             turn_bytes: 0,
             faults,
             outside_requests: 0,

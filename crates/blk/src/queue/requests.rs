@@ -7,8 +7,8 @@ use memory::{Buffers, Byte};
 use reactor::Context;
 use virtq::{Chain, Queue};
 
+use super::BlkQueue;
 use super::stop::Stalled;
-use super::{BlkQueue, FIRST_STEP};
 use crate::latency::{Class, InFlight};
 use crate::parse::{Parsed, status_of};
 use crate::spec::{ID_BYTES, S_OK};
@@ -74,7 +74,7 @@ impl BlkQueue {
         if self.trial.is_some() {
             return self.try_next(context) || taken > 0;
         }
-        self.until_step = FIRST_STEP;
+        self.until_step = self.first_step;
         let waiting = self.queue.waiting();
         self.latency_recorder.observe_poll(context, &self.stats.recorder, waiting);
         while taken < BATCH
