@@ -167,7 +167,9 @@ impl MemoryChannel {
             RequestKind::Read => request.buffers.copy_from(&contents.mapping, offset),
             _ => {
                 let done = request.buffers.copy_to(&contents.mapping, offset);
-                contents.wrote(offset, request.buffers.len());
+                if done {
+                    contents.wrote(offset, request.buffers.len());
+                }
                 done
             }
         };

@@ -1,5 +1,6 @@
 //! Mappings: one `mmap` each.
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -55,21 +56,17 @@ pub(crate) fn addresses(fd: BorrowedFd<'_>, len: u64) -> Result<u64, MemoryError
     Ok(len.saturating_add(page.saturating_mul(2)))
 }
 
-/// Reserves `len` bytes of addresses for bytes of a file from `offset`, so that its huge pages can be
-/// mapped whole: both have the same distance to a huge page.
-fn reserve(len: usize, offset: u64) -> Result<NonNull<u8>, MemoryError> {
+/// Returns an address at which `len` bytes of a file from `offset` can be mapped so that its huge pages
+/// are mapped whole: both have the same distance to a huge page. Other threads may take the place.
+fn aligned_place(len: usize, offset: u64) -> Result<*mut c_void, MemoryError> {
     let (all, flags) = (len + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), all, ProtFlags::empty(), flags) };
-    let base = base.map_err(os("map"))?.cast::<u8>();
+    let base = base.map_err(os("map"))?;
+    // SAFETY: mapped above, and nothing uses it.
+    let _ = unsafe { munmap(base, all) };
     let head = (offset as usize).wrapping_sub(base as usize) % HUGE_PAGE;
-    for (start, len) in [(0, head), (head + len, HUGE_PAGE - head)] {
-        if len > 0 {
-            // SAFETY: a part of the reservation, outside of the part that is returned.
-            let _ = unsafe { munmap(base.wrapping_add(start).cast(), len) };
-        }
-    }
-    NonNull::new(base.wrapping_add(head)).ok_or(MemoryError::BadRange { start: 0, len: 0 })
+    Ok(base.wrapping_byte_add(head))
 }
 
 impl Mapping {
@@ -109,26 +106,15 @@ impl Mapping {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let place = match page as usize {
-            PAGE if whole >= HUGE_PAGE => Some(reserve(whole, offset - skip)?),
+            PAGE if whole >= HUGE_PAGE => aligned_place(whole, offset - skip)?,
             // The kernel chooses addresses that fit larger pages.
-            _ => None,
+            _ => std::ptr::null_mut(),
         };
-        let (at, flags) = match &place {
-            Some(place) => (place.as_ptr().cast(), flags | MapFlags::FIXED),
-            None => (std::ptr::null_mut(), flags),
-        };
-        // SAFETY: replaces addresses that were reserved for it, or takes new ones, so it touches no
-        // memory of ours.
-        let base = unsafe { mmap(at, whole, prot, flags, fd, offset - skip) };
-        let base = base.map_err(|error| {
-            if let Some(place) = place {
-                // SAFETY: reserved above, and nothing uses it.
-                let _ = unsafe { munmap(place.as_ptr().cast(), whole) };
-            }
-            os("map")(error)
-        })?;
-        let base =
-            NonNull::new(base.cast::<u8>()).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
+        // SAFETY: a new mapping touches no memory of ours: `place` is a wish, which the kernel fulfils
+        // if the addresses are free.
+        let base = unsafe { mmap(place, whole, prot, flags, fd, offset - skip) };
+        let base = base.map_err(os("map"))?.cast::<u8>();
+        let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
         match sigbus::SigbusGuard::new(base.as_ptr() as usize, whole) {
             Ok(guard) => {
                 let mapping = Self { base, len, whole, guard: Some(guard), file: None };

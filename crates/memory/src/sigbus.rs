@@ -1,10 +1,10 @@
 //! SIGBUS guard: a front-end whose memory has a hole fails only its own session.
 //!
 //! An access to a mapped page raises SIGBUS if the page lies beyond the end of its file, or if the
-//! file system has no room for it. The handler finds
-//! the guarded mapping that contains the address, replaces it by zeroes and marks it as faulted.
-//! The access then continues and reads zeroes. The session checks the mark after its batch and
-//! ends. A SIGBUS at any other address has its default effect.
+//! file system has no room for it. The handler finds the guarded mapping that contains the address,
+//! replaces it by zeroes and marks it as faulted. The access then continues and reads zeroes. The
+//! session checks the mark after its batch and ends. A SIGBUS at any other address has its default
+//! effect.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -64,7 +64,7 @@ pub(crate) struct BlkQueue {
     /// Bytes of data popped in this turn.
     turn_bytes: u64,
     faults: usize,
-    /// Requests that failed because an address was outside memory.
+    /// Requests that failed because memory was not shared, or could not be reached.
     outside_requests: u64,
     stopping: bool,
     stalled: Stalled,

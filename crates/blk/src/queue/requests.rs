@@ -256,21 +256,24 @@ impl BlkQueue {
     }
 
     #[cold]
-    fn failed(&self, class: Class, error: IoError) {
+    fn failed(&mut self, class: Class, error: IoError) {
         self.stats.error();
-        let (disk, queue) = (&self.shared.id, self.index);
         let failed = match error {
             IoError::Storage(_) | IoError::Short | IoError::Full => {
                 self.stats.storage_errors.record(error)
             }
-            IoError::Memory => 1,
+            IoError::Memory => {
+                self.outside_requests += 1;
+                self.outside_requests
+            }
             // The guest asks for what the disk does not offer.
             IoError::ReadOnly | IoError::Range | IoError::Unsupported => {
-                tracing::debug!(disk, queue, ?class, %error, "a request fails");
-                return;
+                let (disk, queue) = (&self.shared.id, self.index);
+                return tracing::debug!(disk, queue, ?class, %error, "a request fails");
             }
         };
-        // Broken storage fails any number of them, and each line has a cost.
+        let (disk, queue) = (&self.shared.id, self.index);
+        // Broken storage or a front-end fails any number of them, and each line has a cost.
         if failed.is_power_of_two() {
             tracing::error!(disk, queue, failed, ?class, %error, "a request fails");
         }

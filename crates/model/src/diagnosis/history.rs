@@ -10,8 +10,8 @@ const MAX_AGE_SECONDS: f64 = 900.0;
 /// Minimum duration of a reported slow request, in microseconds.
 const MIN_DURATION_US: f64 = 10_000.0;
 
-/// Adds a recent restart, failed suspects and storage errors to the verdict, and the slowest recent request, unless
-/// something is wrong now.
+/// Adds a recent restart, failed suspects and storage errors to the verdict, and the slowest recent
+/// request, unless something is wrong now.
 pub(super) fn annotate(facts: &DiskFacts<'_>, verdict: DiskVerdict) -> DiskVerdict {
     let is_other = verdict.cause != Cause::Restarted;
     let restart = is_other.then(|| restart::restarted(facts)).flatten();

@@ -8,10 +8,10 @@
 //!
 //! # Model
 //! The order of causes is one list (`judge`). Certain causes come first: a state in which nothing
-//! is served (stuck, full storage, paused), then a request that hangs now, then failing storage. Then follows the time of
-//! the requests that ended between the samples, by the share of each stage. Only then comes a
-//! restart, which is past. If all is well now, the verdict adds slow requests from the flight
-//! recorder.
+//! is served (stuck, full storage, paused), then a request that hangs now, then failing storage.
+//! Then follows the time of the requests that ended between the samples, by the share of each
+//! stage. Only then comes what is past: failed requests of the last 30 s, a restart. If all is well
+//! now, the verdict adds slow requests from the flight recorder.
 //!
 //! # How to test
 //! `tests` has a row for every cause.
