@@ -67,16 +67,22 @@ mod tests {
         drop(queue);
     }
 
-    #[test]
-    fn a_process_that_dies_leaves_what_it_knew_of_its_suspect() {
+    /// Returns a ring whose process has died with the chain of this head in flight.
+    fn left_behind(head: u16) -> (Driver, InflightRegion) {
         let mut driver = Driver::new(8, BUFFERS + 0x1000, true);
         let region = InflightRegion::create(1, 8).unwrap();
-        driver.put_desc(3, BUFFERS, 8, 0, 0);
-        driver.offer(3);
+        driver.put_desc(head, BUFFERS, 8, 0, 0);
+        driver.offer(head);
         driver.publish();
         let mut queue = live(&driver, &region);
         let chain = queue.pop().unwrap();
         die(queue, chain);
+        (driver, region)
+    }
+
+    #[test]
+    fn a_process_that_dies_leaves_what_it_knew_of_its_suspect() {
+        let (mut driver, region) = left_behind(3);
         for (found, mark) in [
             (Suspect::AmongOthers, Suspect::Alone),
             (Suspect::Alone, Suspect::AmongOthers),
@@ -107,14 +113,7 @@ mod tests {
     /// The walk over the chain may be what ends the process, so the mark is there before.
     #[test]
     fn a_suspect_is_marked_before_it_is_read() {
-        let mut driver = Driver::new(8, BUFFERS + 0x1000, true);
-        let region = InflightRegion::create(1, 8).unwrap();
-        driver.put_desc(0, BUFFERS, 8, 0, 0);
-        driver.offer(0);
-        driver.publish();
-        let mut queue = live(&driver, &region);
-        let chain = queue.pop().unwrap();
-        die(queue, chain);
+        let (driver, region) = left_behind(0);
         driver.put_desc(0, BUFFERS, 0, 0, 0);
         let mut queue = live(&driver, &region);
         assert!(queue.pop_suspect(Suspect::Alone).is_err(), "a descriptor without bytes");
