@@ -8,7 +8,7 @@ use model::rpc::RpcError;
 use model::spec::{EffectivePolling, PollSpec};
 use serde_json::Value;
 
-use super::{DiskRegistry, wrong_state};
+use super::{DiskRegistry, busy};
 use crate::error::failed;
 use crate::keeper_client::{KeeperClient, PreserveError};
 use crate::keeper_link::PreservedEntry;
@@ -80,7 +80,7 @@ impl DiskRegistry {
         let mut disks = self.disks();
         disks.open()?;
         if disks.poll.busy {
-            return Err(wrong_state(
+            return Err(busy(
                 "another poll.defaults call is running; try again when it has ended",
             ));
         }
@@ -90,6 +90,7 @@ impl DiskRegistry {
         let held = self.hold_poll(set);
         let mut disks = self.disks();
         disks.poll.busy = false;
+        self.ended.notify_all();
         match &held {
             Ok(()) => disks.poll.is_record_outdated = false,
             Err(PreserveError::Late { .. }) => disks.poll.is_record_outdated = true,

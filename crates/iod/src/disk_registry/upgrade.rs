@@ -1,8 +1,9 @@
 //! The registry during an upgrade: before and after another process takes over.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use model::rpc::{RpcError, code};
+use model::rpc::RpcError;
 
 use super::{CLOSING, DiskEntry, DiskRegistry, Disks, RefusedDisk, busy, wrong_state};
 use crate::error::error_chain;
@@ -11,6 +12,8 @@ use crate::keeper_client::PreservedDisk;
 use crate::lifecycle::{Phase, StableState};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
+/// Longest wait for running verbs before an upgrade. Verbs on storage that answers take less.
+const VERB_DEADLINE: Duration = Duration::from_secs(2);
 /// Reply to every verb during an upgrade.
 const UPGRADING: &str = "an upgrade is under way; try again when it has ended";
 
@@ -30,16 +33,18 @@ impl DiskRegistry {
         if self.disks().upgrading { Err(busy(UPGRADING)) } else { Ok(()) }
     }
 
-    /// Begins an upgrade. From here on no verb changes anything, until [`Self::end_upgrade`].
+    /// Begins an upgrade. From here on no verb changes anything, until [`Self::end_upgrade`]. Waits
+    /// for running verbs, for example for disks that a new worker restores, at most
+    /// [`VERB_DEADLINE`].
     ///
     /// # Errors
-    /// A verb or another upgrade is running, the keeper's records are outdated, or the process is
-    /// about to end.
+    /// A verb is still running, another upgrade is running, the keeper's records are outdated, or
+    /// the process is about to end.
     pub(crate) fn begin_upgrade(&self) -> Result<Vec<Arc<ServedDisk>>, RpcError> {
-        let mut disks = self.disks();
+        let mut disks = self.wait_verbs(Instant::now() + VERB_DEADLINE);
         disks.open()?;
         if disks.poll.busy() {
-            return Err(wrong_state(
+            return Err(busy(
                 "another poll.defaults call is running; try again when it has ended",
             ));
         }
@@ -51,22 +56,33 @@ impl DiskRegistry {
         }
         for (id, entry) in &disks.by_id {
             if let Phase::Busy(..) = entry.phase {
-                let message =
-                    format!("a verb is running on disk {id:?}; try again when it has ended");
-                return Err(RpcError { code: code::WRONG_STATE, message });
+                return Err(busy(format!(
+                    "a verb is running on disk {id:?}; try again when it has ended"
+                )));
             }
             if entry.is_record_outdated {
-                let message = format!(
+                return Err(wrong_state(format!(
                     "the keeper's record of disk {id:?} is outdated, and the new worker would \
                      use it; repeat the last verb on the disk, then try again"
-                );
-                return Err(RpcError { code: code::WRONG_STATE, message });
+                )));
             }
         }
         self.nics.begin_upgrade()?;
         disks.upgrading = true;
         self.pool.full_watch().set_paused(true);
         Ok(disks.by_id.values().filter_map(|entry| entry.served_disk.clone()).collect())
+    }
+
+    /// Waits until no verb is running, at most until `until`. Returns the locked disks.
+    fn wait_verbs(&self, until: Instant) -> MutexGuard<'_, Disks> {
+        self.nics.wait_verbs(until);
+        let is_busy = |disks: &mut Disks| {
+            let mut entries = disks.by_id.values();
+            disks.poll.busy() || entries.any(|entry| matches!(entry.phase, Phase::Busy(..)))
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.ended.wait_timeout_while(self.disks(), left, is_busy);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Ends a cancelled upgrade.

@@ -8,13 +8,13 @@
 //! So each frame that a guest has sent is with its receiver before or after the upgrade, if there
 //! are buffers for it. A frame that waits for buffers is lost.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use model::rpc::{RpcError, code};
+use model::rpc::RpcError;
 
 use super::error::NicsError;
-use super::{NicRegistry, busy};
+use super::{NicRegistry, State, busy};
 use crate::error::error_chain;
 use crate::served_nic::{NicError, QuiescedNic, ServedNic, StartBarrier, SwitchNetwork, Uplink};
 
@@ -35,6 +35,14 @@ impl NicRegistry {
         self.state().by_id.values().any(|entry| entry.nic.is_some())
     }
 
+    /// Waits until no verb is running, at most until `until`.
+    pub(crate) fn wait_verbs(&self, until: Instant) {
+        let is_busy = |state: &mut State| state.by_id.values().any(|entry| entry.busy.is_some());
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.ended.wait_timeout_while(self.state(), left, is_busy);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Begins an upgrade. From here on no verb changes anything, until [`Self::end_upgrade`].
     ///
     /// # Errors
@@ -48,7 +56,7 @@ impl NicRegistry {
         {
             let message =
                 format!("NIC {id:?} is being {participle}; try again when that has ended");
-            return Err(RpcError { code: code::WRONG_STATE, ..busy(&message) });
+            return Err(RpcError { message, ..busy(participle) });
         }
         state.upgrading = true;
         drop(networks);

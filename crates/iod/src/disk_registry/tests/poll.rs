@@ -46,11 +46,16 @@ fn an_upgrade_does_not_begin_in_the_middle_of_a_change() {
         disk_registry.set_poll_defaults(off()).unwrap_err(),
     ] {
         let named = error.message.contains("another poll.defaults call");
-        assert!(error.code == code::WRONG_STATE && named, "{error}");
+        assert!(error.code == code::BUSY && named, "{error}");
     }
+    // One that waits begins when the change has ended.
+    let upgrade = std::thread::spawn({
+        let disk_registry = Arc::clone(&disk_registry);
+        move || disk_registry.begin_upgrade().map(drop)
+    });
     keeper.send(&KeeperMessage::Done { seq, problem: None }, &[]).unwrap();
     caller.join().unwrap().unwrap();
-    disk_registry.begin_upgrade().unwrap();
+    upgrade.join().unwrap().unwrap();
     let error = disk_registry.set_poll_defaults(off()).unwrap_err();
     assert!(error.message.contains("an upgrade is under way"), "{error}");
 }
