@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::process::file_tail;
 use testkit::ringwayd::Ringwayd;
 use testkit::ringwayd::fleet;
 use xenapi::Value;
@@ -40,12 +41,7 @@ impl Process {
 
     /// Returns all of its output.
     fn output(&self) -> String {
-        use std::io::{Seek, SeekFrom};
-        let mut file = self.stderr.try_clone().unwrap();
-        let mut text = String::new();
-        file.seek(SeekFrom::Start(0)).unwrap();
-        file.read_to_string(&mut text).unwrap();
-        text
+        file_tail(&self.stderr, u64::MAX).unwrap()
     }
 }
 

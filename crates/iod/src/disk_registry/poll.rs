@@ -80,9 +80,7 @@ impl DiskRegistry {
         let mut disks = self.disks();
         disks.open()?;
         if disks.poll.busy {
-            return Err(busy(
-                "another poll.defaults call is running; try again when it has ended",
-            ));
+            return Err(busy("another poll.defaults call is running; try again when it has ended"));
         }
         disks.poll.busy = true;
         let set = change.apply(disks.poll.set);

@@ -44,9 +44,7 @@ impl DiskRegistry {
         let mut disks = self.wait_verbs(Instant::now() + VERB_DEADLINE);
         disks.open()?;
         if disks.poll.busy() {
-            return Err(busy(
-                "another poll.defaults call is running; try again when it has ended",
-            ));
+            return Err(busy("another poll.defaults call is running; try again when it has ended"));
         }
         if disks.poll.unheld() {
             return Err(wrong_state(

@@ -13,8 +13,8 @@ mod program;
 mod restarting;
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,19 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Returns the end of a file that a process writes, at most `bytes`, without the last line break.
+/// It leaves the file position alone, because the process shares it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn file_tail(file: &File, bytes: u64) -> std::io::Result<String> {
+    let end = file.metadata()?.len();
+    let start = end.saturating_sub(bytes);
+    let mut text = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut text, start)?;
+    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
 /// Most bytes of standard error in an error message.
@@ -108,18 +121,8 @@ impl Process {
 
     /// Returns the end of the process's standard error.
     pub fn stderr(&mut self) -> String {
-        let mut text = Vec::new();
-        let read = self.stderr.seek(SeekFrom::End(0)).and_then(|end| {
-            self.stderr.seek(SeekFrom::Start(end.saturating_sub(STDERR_BYTES_MAX)))?;
-            let n = self.stderr.read_to_end(&mut text)?;
-            // The child shares this file position, so leave it at the end.
-            self.stderr.seek(SeekFrom::End(0))?;
-            Ok(n)
-        });
-        match read {
-            Ok(_) => String::from_utf8_lossy(&text).trim_end().to_owned(),
-            Err(error) => format!("(its log cannot be read: {error})"),
-        }
+        file_tail(&self.stderr, STDERR_BYTES_MAX)
+            .unwrap_or_else(|error| format!("(its log cannot be read: {error})"))
     }
 
     /// Returns an error about this process, with the end of its standard error.
