@@ -18,6 +18,7 @@ pub struct QueueStats {
     errors: AtomicU64,
     kicks: AtomicU64,
     calls: AtomicU64,
+    publishes: AtomicU64,
     resubmitted: AtomicU64,
     failed_suspects: AtomicU64,
     pub(crate) stages: Stages,
@@ -50,6 +51,10 @@ impl QueueStats {
 
     pub(crate) fn call(&self) {
         bump(&self.calls, 1);
+    }
+
+    pub(crate) fn publish(&self) {
+        bump(&self.publishes, 1);
     }
 
     pub(crate) fn busy_ns(&self) -> u64 {
@@ -102,6 +107,8 @@ pub struct DeviceStats {
     pub kicks: u64,
     /// Calls sent.
     pub calls: u64,
+    /// Times that completions were published: one or more at once.
+    pub publishes: u64,
     /// Requests that were in flight when a former process died, and that were submitted again.
     pub resubmitted: u64,
     /// Requests that failed because each was alone in flight when a process died by its own fault.
@@ -130,6 +137,7 @@ impl DeviceStats {
             out.errors += queue.errors.load(Ordering::Relaxed);
             out.kicks += queue.kicks.load(Ordering::Relaxed);
             out.calls += queue.calls.load(Ordering::Relaxed);
+            out.publishes += queue.publishes.load(Ordering::Relaxed);
             out.resubmitted += queue.resubmitted.load(Ordering::Relaxed);
             out.failed_suspects += queue.failed_suspects.load(Ordering::Relaxed);
             out.broken_rings += queue.broken_ring.count();

@@ -105,6 +105,10 @@ fn count(backend: Value, features: u64) -> Counts {
     // If the reactor finds a batch before its kick, it reads that kick with the next one.
     assert!(disk.kicks <= queue.kicks, "{} kicks received, {} sent", disk.kicks, queue.kicks);
     assert_eq!(disk.calls, queue.calls, "calls as the backend counts them");
+    let per = |events: u64| Some((BATCHES * DEPTH as u64) as f64 / events as f64);
+    assert_eq!(disk.requests_per_call, per(disk.calls));
+    assert_eq!(disk.requests_per_publish, per(disk.publishes));
+    assert!(disk.publishes >= disk.calls, "{} publishes, {} calls", disk.publishes, disk.calls);
     Counts { kicks: queue.kicks, calls: queue.calls, syscalls: stats.reactors[0].syscalls }
 }
 

@@ -388,11 +388,16 @@ impl Queue {
         self.called
     }
 
+    /// Returns how many completions are not published yet.
+    pub fn unpublished(&self) -> u16 {
+        self.next_used.wrapping_sub(self.published)
+    }
+
     /// Returns how many of the queue's `pushed` completions the driver may not have taken yet. This
     /// is an upper bound: the driver reports late what it has taken. `used_event_tracker` must have
     /// tracked this queue only.
     pub fn unconsumed(&self, pushed: u64, used_event_tracker: &mut UsedEventTracker) -> u16 {
-        let unpublished = self.next_used.wrapping_sub(self.published);
+        let unpublished = self.unpublished();
         let shown = pushed.saturating_sub(unpublished.into());
         let (size, idx) = (self.config.size, self.published);
         let by_entries = doorbell::unoffered(&self.rings, size, idx);

@@ -1,6 +1,7 @@
 //! A ring on its reactor.
 
 mod requests;
+mod steps;
 mod stop;
 mod trial;
 
@@ -25,15 +26,9 @@ use crate::latency::{InFlightTable, LatencyRecorder};
 use crate::parse::Rules;
 use crate::stats::QueueStats;
 use crate::throttled_request::ThrottledRequest;
+use steps::Steps;
 use stop::Stalled;
 use trial::Trial;
-
-/// Requests of a turn that end during submission before they are published. A driver that sleeps
-/// wakes up while the rest of the turn runs.
-const FIRST_STEP: u32 = 4;
-/// Requests between two later steps. A driver that is awake finds them before it would sleep. Smaller
-/// steps move the ring's index between two CPUs more often than that is worth.
-const STEP: u32 = 8;
 
 /// A ring on its reactor: pops, parses, submits, reaps, completes.
 pub(crate) struct BlkQueue {
@@ -56,11 +51,7 @@ pub(crate) struct BlkQueue {
     /// The request that the full channel returned. The queue pops nothing before it is submitted.
     rejected_request: Option<Request>,
     done: Vec<Completion>,
-    /// Requests of a turn before its first step. A driver without event index would be called at
-    /// each step, so it has none.
-    first_step: u32,
-    /// Requests that end during submission before the next step of publishing.
-    until_step: u32,
+    steps: Steps,
     /// Bytes of data popped in this turn.
     turn_bytes: u64,
     faults: usize,
@@ -94,7 +85,7 @@ impl BlkQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
-        let first_step = if start.ring.event_idx { FIRST_STEP } else { u32::MAX };
+        let steps = Steps::new(start.ring.event_idx);
         let has_inflight_region = start.inflight.as_ref().is_some_and(Inflight::is_shared);
         let queue = Queue::new(start.ring, start.table, start.inflight)?;
         let trial = Trial::new(trial, queue.recovering());
@@ -121,8 +112,7 @@ impl BlkQueue {
             throttled_request: ThrottledRequest::new(context),
             rejected_request: None,
             done: Vec::new(),
-            first_step,
-            until_step: first_step,
+            steps,
             turn_bytes: 0,
             faults,
             outside_requests: 0,
@@ -167,6 +157,9 @@ impl BlkQueue {
 
     /// Publishes completions to the guest, and calls it if it wants a call.
     fn publish(&mut self, context: &mut Context<'_>) {
+        if self.queue.unpublished() > 0 {
+            self.stats.publish();
+        }
         let wanted = self.queue.publish();
         let now = self.latency_recorder.completion_time(context);
         if wanted {
@@ -181,7 +174,7 @@ impl BlkQueue {
     /// Publishes the completions of a turn that goes on, and calls the guest if it wants a call.
     #[inline(never)]
     fn publish_step(&mut self, context: &mut Context<'_>) {
-        self.until_step = STEP;
+        self.stats.publish();
         if self.queue.publish() {
             self.signal(context);
             context.flush_if_alone();

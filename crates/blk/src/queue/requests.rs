@@ -74,8 +74,8 @@ impl BlkQueue {
         if self.trial.is_some() {
             return self.try_next(context) || taken > 0;
         }
-        self.until_step = self.first_step;
         let waiting = self.queue.waiting();
+        self.steps.begin_turn(waiting);
         self.latency_recorder.observe_poll(context, &self.stats.recorder, waiting);
         while taken < BATCH
             && self.turn_bytes < BATCH_BYTES
@@ -128,8 +128,7 @@ impl BlkQueue {
                         self.latency_recorder.inline(class, offset, len, outcome.is_err());
                         let finished_request = FinishedRequest { chain, status, class, bytes: len };
                         self.complete(finished_request, outcome, buffers);
-                        self.until_step = self.until_step.saturating_sub(1);
-                        if self.until_step == 0 {
+                        if self.steps.request_ended() {
                             self.publish_step(context);
                         }
                         return;

@@ -136,7 +136,7 @@ fn states(page: &mut Page, disks: &[DiskStats]) {
 
 fn counters(page: &mut Page, disks: &[DiskStats]) {
     type Count = fn(&DiskStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Count); 12] = [
+    let families: [(&'static str, Option<&str>, &str, Count); 13] = [
         ("ringway_disk_read_bytes", Some("bytes"), "Bytes that were read.", |disk| {
             disk.bytes.read as f64
         }),
@@ -154,6 +154,9 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
         }),
         ("ringway_disk_kicks", None, "Kicks received.", |disk| disk.kicks as f64),
         ("ringway_disk_calls", None, "Calls sent.", |disk| disk.calls as f64),
+        ("ringway_disk_publishes", None, "Times that completions were published.", |disk| {
+            disk.publishes as f64
+        }),
         (
             "ringway_disk_resubmitted_requests",
             None,

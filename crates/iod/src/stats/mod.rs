@@ -82,6 +82,9 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
     let (spec, device) = (served_disk.spec(), served_disk.device());
     let (stats, sums) = (device.stats(), requests::sums(device, names));
     let everything = detail == StatsDetail::Everything;
+    let requests = counts(stats.requests);
+    let ended = requests.total().saturating_add(stats.errors) as f64;
+    let per = |events: u64| (events > 0).then(|| ended / events as f64);
     DiskStats {
         id: spec.id.clone(),
         state: state(served_disk),
@@ -107,11 +110,14 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
             .fence_since()
             .map(|since| model::report::Fence { since_seconds: since.elapsed().as_secs_f64() }),
         counting_since_unix_seconds: Some(unix_seconds(device.made())),
-        requests: counts(stats.requests),
+        requests,
         bytes: counts(stats.bytes),
         errors: stats.errors,
         kicks: stats.kicks,
         calls: stats.calls,
+        publishes: stats.publishes,
+        requests_per_call: per(stats.calls),
+        requests_per_publish: per(stats.publishes),
         resubmitted: stats.resubmitted,
         failed_suspects: stats.failed_suspects,
         storage_errors: stats.storage_errors.map(storage_errors::of),

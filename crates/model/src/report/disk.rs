@@ -152,6 +152,15 @@ pub struct DiskStats {
     pub kicks: u64,
     /// Number of calls sent.
     pub calls: u64,
+    /// Number of times that completions were published to the guest, one or more at once.
+    #[serde(default)]
+    pub publishes: u64,
+    /// Ended requests, with and without errors, for each call. Absent before the first call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_call: Option<f64>,
+    /// Ended requests for each time that completions were published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_publish: Option<f64>,
     /// Requests that were in flight when a former process died, and that were submitted again.
     #[serde(default)]
     pub resubmitted: u64,
@@ -252,6 +261,9 @@ impl DiskStats {
             errors: 0,
             kicks: 0,
             calls: 0,
+            publishes: 0,
+            requests_per_call: None,
+            requests_per_publish: None,
             resubmitted: 0,
             failed_suspects: 0,
             storage_errors: None,
