@@ -166,7 +166,7 @@ impl MemoryChannel {
         let copy = |contents: &Arc<Contents>| match request.kind {
             RequestKind::Read => request.buffers.copy_from(&contents.mapping, offset),
             _ => {
-                let done = request.buffers.copy_to(&contents.mapping, offset);
+                let done = request.buffers.stream_to(&contents.mapping, offset);
                 if done {
                     contents.wrote(offset, request.buffers.len());
                 }

@@ -46,6 +46,7 @@ mod frame;
 mod map;
 mod reader;
 pub mod sigbus;
+mod streaming;
 mod table;
 mod view;
 
