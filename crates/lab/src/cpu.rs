@@ -2,6 +2,7 @@
 
 mod others;
 mod stat;
+mod tree;
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub use others::others_time_s;
 use stat::{ProcessStat, seconds};
+pub use tree::tree_time_s;
 
 /// Returns the CPUs that the calling thread may use.
 ///

@@ -69,6 +69,8 @@ pub struct Options {
     pub scratch: Option<std::path::PathBuf>,
     /// Backends that the user has started, as additional peers.
     pub peers: Vec<PeerArgument>,
+    /// Another build of the measured program, as an additional system.
+    pub other_binary: Option<std::path::PathBuf>,
 }
 
 impl Options {
@@ -89,6 +91,11 @@ pub trait Experiment {
 
     /// Returns whether backends that the user has started can take part.
     fn takes_peers(&self) -> bool {
+        false
+    }
+
+    /// Returns whether another build of the measured program can take part.
+    fn takes_other_binary(&self) -> bool {
         false
     }
 
@@ -133,6 +140,9 @@ pub fn run(
 ) -> Result<Results> {
     if !options.peers.is_empty() && !experiment.takes_peers() {
         bail!("no peer can join {}: it starts its systems in its own way", experiment.name());
+    }
+    if options.other_binary.is_some() && !experiment.takes_other_binary() {
+        bail!("{} has no place for --other-binary; `sleeping` has", experiment.name());
     }
     let mut host = Host::read();
     let started = std::time::SystemTime::now();

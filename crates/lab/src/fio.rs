@@ -85,7 +85,8 @@ pub(crate) fn run(
     Ok(Ran { sample, cpu_s, seconds })
 }
 
-fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String> {
+/// Returns fio's arguments, without a file for its report.
+pub(crate) fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String> {
     let Load { mode, bytes, depth } = load;
     let to = match to {
         To::Nbd(socket) => {
@@ -118,7 +119,7 @@ fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String>
 }
 
 /// Parses fio's report. Returns the figures and the run time in seconds.
-fn figures(report: &str, load: Load) -> Result<(Sample, f64)> {
+pub(crate) fn figures(report: &str, load: Load) -> Result<(Sample, f64)> {
     // Warnings may precede the JSON.
     let json = report.find('{').map_or("", |at| &report[at..]);
     let report: Value = serde_json::from_str(json).context("fio's report is no JSON")?;

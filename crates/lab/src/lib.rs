@@ -47,6 +47,7 @@ pub mod in_process;
 pub mod interrupted;
 pub mod nbd;
 pub mod net;
+pub mod other_binary;
 pub mod peer;
 pub mod plot;
 pub mod progress;
@@ -65,6 +66,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
     vec![
         Box::new(blk::baseline::BlkBaseline),
         Box::new(blk::polling::Polling),
+        Box::new(blk::sleeping::Sleeping),
         Box::new(blk::idle::IdleQueues),
         Box::new(blk::shared_cpu::SharedCpu),
         Box::new(blk::aggregate::StorageAggregate),

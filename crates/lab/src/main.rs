@@ -76,6 +76,11 @@ struct RunArguments {
     /// again
     #[arg(long, value_name = "NAME=SOCKET,PID")]
     peer: Vec<PeerArgument>,
+    /// Measure another build of `ringway-blk` in the same run, for example that of the last
+    /// release. Only `sleeping` supports it. The bars are those over a build that publishes a batch
+    /// only at its end
+    #[arg(long, value_name = "PATH", conflicts_with = "control")]
+    other_binary: Option<PathBuf>,
     /// Measure peers in the place of our systems, which shows the noise of the method on this host.
     #[arg(long)]
     control: bool,
@@ -136,6 +141,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         control: arguments.control,
         scratch: arguments.scratch,
         peers: arguments.peer,
+        other_binary: arguments.other_binary,
     };
     let mut progress = progress::on_stderr();
     let run = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop);

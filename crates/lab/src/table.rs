@@ -59,7 +59,7 @@ fn facts(text: &mut String, results: &Results) {
 type Column = (&'static str, &'static str, usize);
 
 /// Columns of a cell's table. A column appears if any system has its metric.
-const COLUMNS: [Column; 48] = [
+const COLUMNS: [Column; 49] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -82,6 +82,7 @@ const COLUMNS: [Column; 48] = [
     ("client CPUs", "client_cpus", 2),
     ("backend CPUs", "backend_cpus", 2),
     ("CPU us/request", "backend_cpu_us_per_request", 3),
+    ("CPU us/request with the guest's", "cpu_us_per_request", 3),
     ("kicks/request", "kicks_per_request", 3),
     ("calls/request", "calls_per_request", 3),
     ("client sleeps/request", "sleeps_per_request", 3),

@@ -13,6 +13,7 @@ use super::{guest, image};
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Options, Plan, PlotPlan, Prepared, Sample};
 use crate::host::{FIO, QSD, Tool, versions};
+use crate::other_binary;
 use crate::peer::Peer;
 
 /// Client of a cell.
@@ -20,13 +21,19 @@ use crate::peer::Peer;
 pub(super) enum Reader {
     /// The lab's client on the `virtio-driver` crate.
     Client,
-    /// A program in a User-Mode Linux guest.
+    /// dd in a User-Mode Linux guest.
     Guest,
+    /// fio in a User-Mode Linux guest, with the depth of the cell's load, which submits at most
+    /// this many requests at once.
+    GuestFio(u16),
 }
 
 /// Factor for the window of random arrivals. The backend needs some thousand arrivals to learn that
 /// they are random.
 const LEARNING: u32 = 4;
+
+/// Factor for the window of fio in a guest, whose boot takes longer than a window.
+const BOOTED: u32 = 4;
 
 /// One cell with its systems and their names.
 #[derive(Debug, Clone)]
@@ -129,14 +136,25 @@ pub(super) fn prepare(
     design: Design,
     options: &Options,
 ) -> Result<Box<dyn Prepared>> {
-    let mut systems = cells.iter().flat_map(|cell| &cell.systems);
-    let fio = systems.any(|(_, system)| *system == System::Fio).then_some(FIO);
+    let uses_fio = |cell: &CellSpec| {
+        matches!(cell.reader, Reader::GuestFio(_))
+            || cell.name(|system| *system == System::Fio).is_some()
+    };
+    let fio = cells.iter().any(uses_fio).then_some(FIO);
     let tools: Vec<Tool> = fio.into_iter().chain([QSD]).collect();
     let mut versions = versions(&tools, (!options.control).then_some("ringway-blk"))?;
     versions.insert("client".to_owned(), "virtio-driver 0.6".to_owned());
     let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
     let peers: Vec<Peer> = options.peers.iter().map(Peer::join).collect::<Result<_>>()?;
-    let place = Place { images: Images::create(&scratch)?, placement: design.placement, peers };
+    if let Some(other) = &options.other_binary {
+        versions.insert(other_binary::NAME.to_owned(), other_binary::version(other)?);
+    }
+    let place = Place {
+        images: Images::create(&scratch)?,
+        placement: design.placement,
+        peers,
+        other_binary: options.other_binary.clone(),
+    };
     let mut notes = notes(design.placement, &scratch);
     notes.extend(design.notes);
     notes.extend(place.peers.iter().map(Peer::note));
@@ -151,8 +169,11 @@ pub(super) fn prepare(
         plots: design.plots,
     };
     let windows = cells.iter().map(|cell| {
-        let random = matches!(cell.load.arrivals, Arrivals::Poisson(_));
-        let factor = if random && options.window_ms.is_none() { LEARNING } else { 1 };
+        let factor = match (options.window_ms, cell.load.arrivals, cell.reader) {
+            (None, Arrivals::Poisson(_), _) => LEARNING,
+            (None, _, Reader::GuestFio(_)) => BOOTED,
+            _ => 1,
+        };
         let millis = options.window_ms.unwrap_or(design.window_ms);
         Window::of(Duration::from_millis(millis) * factor)
     });
@@ -181,7 +202,11 @@ impl Prepared for PreparedExperiment {
         let (_, system) = &spec.systems[system];
         match spec.reader {
             Reader::Client => system.measure(spec.medium, &mut self.place, spec.load, window),
-            Reader::Guest => guest::measure(*system, spec.medium, &self.place, window),
+            Reader::Guest => guest::dd::measure(*system, spec.medium, &self.place, window),
+            Reader::GuestFio(batch) => {
+                let load = (spec.load, batch);
+                guest::fio::measure(*system, spec.medium, &self.place, load, window)
+            }
         }
     }
 }

@@ -22,5 +22,6 @@ pub mod polling;
 pub mod restart_pause;
 pub mod scale;
 pub mod shared_cpu;
+pub mod sleeping;
 pub mod stats_cost;
 pub mod systems;

@@ -1,9 +1,10 @@
 //! Systems of the block experiments: how to start them, and their names.
 
 use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use testkit::process::{Backend, StorageDaemon, Target};
+use testkit::process::{Backend, StorageDaemon, Target, find_binary};
 
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
 use super::copy;
@@ -15,6 +16,7 @@ use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::fio::{self, To};
 use crate::host::HostTime;
+use crate::other_binary;
 use crate::peer::Peer;
 
 /// `--poll` mode of our programs.
@@ -76,6 +78,8 @@ pub enum System {
     Fio,
     /// Backend that the user has started, by its index among the peers.
     Peer(usize),
+    /// The `ringway-blk` of `--other-binary`, with `--poll auto`.
+    Other,
 }
 
 /// Resources of an experiment.
@@ -87,6 +91,8 @@ pub struct Place {
     pub placement: Placement,
     /// Backends that the user has started.
     pub peers: Vec<Peer>,
+    /// Another build of `ringway-blk`.
+    pub other_binary: Option<PathBuf>,
 }
 
 impl System {
@@ -133,6 +139,7 @@ impl System {
             Self::Fio => "fio io_uring".to_owned(),
             // The caller replaces this name with the peer's own.
             Self::Peer(place) => format!("peer {place}"),
+            Self::Other => other_binary::NAME.to_owned(),
         }
     }
 
@@ -181,7 +188,7 @@ impl System {
                 let peer = place.peers.get_mut(number).context("there is no such peer")?;
                 return peer.measure(load, window, placement.client);
             }
-            Self::Ringway { .. } | Self::RingwayNull(_) | Self::Daemon { .. } => {}
+            Self::Ringway { .. } | Self::RingwayNull(_) | Self::Daemon { .. } | Self::Other => {}
         }
         let backend = self.start(medium, place, &[])?;
         if medium == Medium::Memory && !matches!(self, Self::RingwayNull(_)) {
@@ -197,25 +204,22 @@ impl System {
     /// # Errors
     /// The process does not start.
     pub fn start(self, medium: Medium, place: &Place, more: &[&str]) -> Result<Backend> {
-        cpu::started_on(place.placement.backend, || self.process(medium, &place.images, more))
+        cpu::started_on(place.placement.backend, || self.process(medium, place, more))
     }
 
-    fn process(self, medium: Medium, images: &Images, more: &[&str]) -> Result<Backend> {
+    fn process(self, medium: Medium, place: &Place, more: &[&str]) -> Result<Backend> {
+        let images = &place.images;
         match self {
             Self::Ringway { poll, writeback } => {
-                let size = DISK_BYTES.to_string();
-                let file = images.disk.display().to_string();
-                let (option, value) = match medium {
-                    Medium::Null => ("--null", &size),
-                    Medium::Memory => ("--memory", &size),
-                    Medium::Cached | Medium::Direct => ("--blk-file", &file),
-                };
-                let cache = if writeback { "writeback" } else { "none" };
-                let options = [option, value, "--poll", poll.word(), "--cache", cache];
-                Ok(Backend::ringway_blk(&[&options[..], more].concat())?)
+                ringway(&find_binary("ringway-blk")?, (poll, writeback), medium, images, more)
             }
             Self::RingwayNull(poll) => {
-                Self::Ringway { poll, writeback: false }.process(Medium::Null, images, more)
+                Self::Ringway { poll, writeback: false }.process(Medium::Null, place, more)
+            }
+            Self::Other => {
+                let program = place.other_binary.as_ref().context("there is no other binary")?;
+                let cached = medium == Medium::Cached;
+                ringway(program, (Poll::Auto, cached), medium, images, more)
             }
             Self::Daemon { poll_max_ns, direct } => {
                 let target = match medium {
@@ -231,6 +235,26 @@ impl System {
             _ => bail!("{} is not a process of the lab", self.name(medium)),
         }
     }
+}
+
+/// Starts a `ringway-blk`.
+fn ringway(
+    program: &Path,
+    (poll, writeback): (Poll, bool),
+    medium: Medium,
+    images: &Images,
+    more: &[&str],
+) -> Result<Backend> {
+    let size = DISK_BYTES.to_string();
+    let file = images.disk.display().to_string();
+    let (option, value) = match medium {
+        Medium::Null => ("--null", &size),
+        Medium::Memory => ("--memory", &size),
+        Medium::Cached | Medium::Direct => ("--blk-file", &file),
+    };
+    let cache = if writeback { "writeback" } else { "none" };
+    let options = [option, value, "--poll", poll.word(), "--cache", cache];
+    Ok(Backend::ringway_blk_at(program, &[&options[..], more].concat())?)
 }
 
 /// Measures a device in this process in place of a backend.

@@ -1,11 +1,11 @@
 //! CPU time of the host's other processes.
 
-use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::collections::HashMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::stat::{ProcessStat, seconds};
+use super::tree::{all, descends};
 
 /// Parent of the kernel's threads, which work for all processes.
 const KTHREADD: u32 = 2;
@@ -20,31 +20,13 @@ const KTHREADD: u32 = 2;
 /// # Errors
 /// `/proc` cannot be listed.
 pub fn others_time_s() -> Result<f64> {
-    let entries = fs::read_dir("/proc").context("cannot list processes")?.flatten();
-    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // A process may end between listing and reading.
-    let all = ids.filter_map(|pid| Some((pid, ProcessStat::of(pid)?))).collect();
-    Ok(seconds(others_ticks(std::process::id(), &all)))
+    Ok(seconds(others_ticks(std::process::id(), &all()?)))
 }
 
 fn others_ticks(me: u32, all: &HashMap<u32, ProcessStat>) -> u64 {
     let ours = |pid| descends(pid, |above| above == me || above == KTHREADD, all);
     let others = all.iter().filter(|(pid, _)| !ours(**pid));
     others.map(|(_, stat)| stat.own + stat.waited).sum()
-}
-
-/// Returns whether a process or one of its ancestors matches. The ids were read one after the
-/// other, so some may have been reused meanwhile. The search visits no id twice.
-fn descends(mut pid: u32, from: impl Fn(u32) -> bool, all: &HashMap<u32, ProcessStat>) -> bool {
-    let mut seen = HashSet::new();
-    while seen.insert(pid) {
-        if from(pid) {
-            return true;
-        }
-        let Some(stat) = all.get(&pid) else { return false };
-        pid = stat.parent;
-    }
-    false
 }
 
 #[cfg(test)]

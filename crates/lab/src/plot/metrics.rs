@@ -12,7 +12,7 @@ pub enum Better {
 use Better::{Higher, Lower};
 
 /// Name, label with the unit, and direction of every metric that a picture may show.
-const METRICS: [(&str, &str, Better); 36] = [
+const METRICS: [(&str, &str, Better); 37] = [
     ("1/percentile", "1 / latency, 1/s", Higher),
     ("all_over_one", "all pairs over one", Higher),
     ("backend_cpu_us_per_request", "CPU us for each request", Lower),
@@ -20,6 +20,7 @@ const METRICS: [(&str, &str, Better); 36] = [
     ("call_p99_ms", "short calls, p99 ms", Lower),
     ("cold_ms", "first call after a change, ms", Lower),
     ("cpu_percent", "CPU, % of one core", Lower),
+    ("cpu_us_per_request", "CPU us of guest and backend for each request", Lower),
     ("end_max_ms", "event of a VM's end, slowest ms", Lower),
     ("end_message_max_ms", "message of a VM's end, slowest ms", Lower),
     ("first_ms", "very first call, ms", Lower),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::other_binary;
 use crate::results::Results;
 
 /// Colours of a program: its own, then those of its settings.
@@ -41,7 +42,7 @@ const PROGRAMS: [Program; 11] = [
 
 /// Words of systems that are Ringway's but do not name a program, because their experiment compares
 /// Ringway with itself.
-const OURS: [&str; 16] = [
+const OURS: [&str; 17] = [
     "record=",
     "beside ",
     "alone",
@@ -58,10 +59,11 @@ const OURS: [&str; 16] = [
     " to host, ",
     " to guest, ",
     "attach and detach take ",
+    other_binary::NAME,
 ];
 
 /// Ends of names, and the shade of that setting. All other settings have the program's own colour.
-const SETTINGS: [(&str, usize); 19] = [
+const SETTINGS: [(&str, usize); 20] = [
     ("poll off", 1),
     ("poll always", 2),
     ("poll-max-ns=0", 1),
@@ -81,6 +83,7 @@ const SETTINGS: [(&str, usize); 19] = [
     ("take 50 ms", 1),
     ("take 500 ms", 2),
     ("tenth 500 ms", 3),
+    (other_binary::NAME, 3),
 ];
 
 /// Words that do not change a system's colour.
@@ -158,6 +161,9 @@ impl<'a> Systems<'a> {
         if let Some((at, Program(short, full, _))) = program(system) {
             let (before, after) = (&system[..at], &system[at + short.len()..]);
             return format!("{before}{}{after}", self.with_version(short, full));
+        }
+        if let Some(version) = self.versions.get(system) {
+            return format!("{system}, {version}");
         }
         let measured = PROGRAMS.iter().find(|program| self.versions.contains_key(program.0));
         match measured {

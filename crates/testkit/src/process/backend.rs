@@ -75,6 +75,8 @@ pub struct Backend {
     /// Process of the backend. It is killed before the directory is removed.
     pub process: Process,
     socket: PathBuf,
+    /// Path of the program that [`Backend::start_again`] starts.
+    program: PathBuf,
     options: Vec<OsString>,
     dir: TempDir,
 }
@@ -86,10 +88,19 @@ impl Backend {
     /// # Errors
     /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
     pub fn ringway_blk<S: AsRef<OsStr>>(options: &[S]) -> Result<Self> {
+        Self::ringway_blk_at(&find_binary("ringway-blk")?, options)
+    }
+
+    /// Starts the `ringway-blk` at this path, for example an older build, as
+    /// [`Backend::ringway_blk`] does.
+    ///
+    /// # Errors
+    /// As [`Backend::ringway_blk`].
+    pub fn ringway_blk_at<S: AsRef<OsStr>>(program: &Path, options: &[S]) -> Result<Self> {
         let (dir, socket) = socket_dir()?;
         let options: Vec<_> = options.iter().map(|option| option.as_ref().to_owned()).collect();
-        let process = start_ringway_blk(&socket, &options)?;
-        Ok(Self { process, socket, options, dir })
+        let process = start_ringway_blk(program, &socket, &options)?;
+        Ok(Self { process, socket, program: program.to_owned(), options, dir })
     }
 
     /// Starts `ringway-blk` again with the same options and socket, after the former one has ended.
@@ -97,7 +108,7 @@ impl Backend {
     /// # Errors
     /// As [`Backend::ringway_blk`].
     pub fn start_again(&mut self) -> Result<()> {
-        self.process = start_ringway_blk(&self.socket, &self.options)?;
+        self.process = start_ringway_blk(&self.program, &self.socket, &self.options)?;
         Ok(())
     }
 
@@ -138,10 +149,11 @@ impl Backend {
         let pid_file = dir.path().join("pid");
         let mut command = command(&socket, &pid_file);
         command.stdout(Stdio::null());
+        let program = command.get_program().into();
         let watch = Watch::new(dir.path())?;
         let mut process = Process::start(&mut command)?;
         watch.wait_written(&pid_file, &mut process)?;
-        Ok(Self { process, socket, options: Vec::new(), dir })
+        Ok(Self { process, socket, program, options: Vec::new(), dir })
     }
 
     /// Returns the path of the socket.
@@ -157,8 +169,8 @@ impl Backend {
     }
 }
 
-fn start_ringway_blk(socket: &Path, options: &[OsString]) -> Result<Process> {
-    let mut command = Command::new(find_binary("ringway-blk")?);
+fn start_ringway_blk(program: &Path, socket: &Path, options: &[OsString]) -> Result<Process> {
+    let mut command = Command::new(program);
     command.arg("--socket-path").arg(socket).args(options);
     command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
     let mut process = Process::start(&mut command)?;

@@ -8,6 +8,7 @@ mod net;
 mod peers;
 mod polling;
 mod promises;
+mod sleeping;
 mod toolstack;
 
 use std::sync::atomic::AtomicBool;
@@ -46,6 +47,7 @@ fn tiny(control: bool) -> Options {
         control,
         scratch: Some(std::env::temp_dir()),
         peers: Vec::new(),
+        other_binary: None,
     }
 }
 

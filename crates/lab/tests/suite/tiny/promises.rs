@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use lab::experiment::{Comparison, Experiment, Options, Plan, Side};
 use lab::experiments;
 use lab::plot::{Better, has_fixed_colour};
+use testkit::process::find_binary;
 
 /// Line of the table.
 #[derive(Debug)]
@@ -42,6 +43,10 @@ fn lines() -> Vec<Line> {
 fn planned(control: bool) -> Vec<(&'static str, Plan)> {
     let options = Options { scratch: Some(std::env::temp_dir()), control, ..Options::default() };
     let plan = |experiment: Box<dyn Experiment>| {
+        // Some bars are those over another build.
+        let takes_other = experiment.takes_other_binary();
+        let other_binary = takes_other.then(|| find_binary("ringway-blk").unwrap());
+        let options = Options { other_binary, ..options.clone() };
         (experiment.name(), experiment.prepare(&options).unwrap().plan().clone())
     };
     experiments().into_iter().map(plan).collect()
