@@ -76,6 +76,9 @@ impl BlkQueue {
         }
         let waiting = self.queue.waiting();
         self.steps.begin_turn(waiting);
+        if self.steps.former_due(waiting) && self.queue.unpublished() > 0 {
+            self.publish_step(context);
+        }
         self.latency_recorder.observe_poll(context, &self.stats.recorder, waiting);
         while taken < BATCH
             && self.turn_bytes < BATCH_BYTES

@@ -61,6 +61,11 @@ impl Steps {
         }
     }
 
+    /// Returns whether completions of former turns are due before a turn with `waiting` requests.
+    pub(super) fn former_due(&self, waiting: u16) -> bool {
+        self.allowed && u32::from(waiting) >= STEP_MIN
+    }
+
     /// Counts a request that ended during submission. Returns whether its completion and those
     /// before it are due.
     #[inline]

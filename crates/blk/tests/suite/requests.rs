@@ -371,6 +371,22 @@ fn a_disk_that_is_out_of_something_holds_the_queue_and_loses_nothing() {
 }
 
 #[test]
+fn requests_that_have_ended_are_published_before_a_batch_is_submitted() {
+    let gate = Gate::with_room_blocking_at(3, 2);
+    let device = device(Arc::new(gate.clone()), 1, false);
+    let mut guest = Guest::new(&device, true);
+    (0..16).for_each(|slot| guest.put(slot, IN, slot.into(), (512, true)));
+    guest.publish();
+    gate.wait_taken(3);
+    // The turn ends at the fourth request, which has no room. The next turn collects the first
+    // three, and does not end before the request at sector 5 is submitted.
+    gate.block_at(5);
+    guest.wait(|driver| driver.used_idx() == 3);
+    gate.open();
+    guest.wait(|driver| driver.used_idx() == 16);
+}
+
+#[test]
 fn requests_of_a_long_turn_are_published_in_steps() {
     let gate = Gate::blocking_at(13);
     let device = device(Arc::new(gate.clone()), 1, false);

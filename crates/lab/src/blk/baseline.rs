@@ -37,7 +37,8 @@ impl Experiment for BlkBaseline {
             window_ms: if options.quick { 100 } else { 400 },
             placement: Placement::choose()?,
             notes: vec![
-                "memcpy is glibc's, at the load's addresses. fio reads the file itself, with \
+                "memcpy is glibc's, at the load's addresses, from 4 KiB pages or from huge ones. \
+                 Clients and targets of memcpy have 4 KiB pages. fio reads the file itself, with \
                  direct I/O, on the client's CPU."
                     .to_owned(),
                 eventfd_pair::NOTE.to_owned(),
@@ -82,7 +83,7 @@ fn quick() -> Vec<CellSpec> {
         cell(Null, many, &[ours, qsd, System::Loopback]),
         cell(Memory, one, &[ours, RINGWAY_NULL, System::Memcpy]),
         cell(Memory, many, &[ours, qsd]),
-        cell(Memory, large, &[ours, System::Memcpy]),
+        cell(Memory, large, &[ours, System::Memcpy, System::MemcpyHuge]),
         cell(Cached, one, &[&cached[..], &[RINGWAY_NULL, System::Preadv2]].concat()),
         cell(Cached, many, &cached),
         cell(Cached, large, &cached),
@@ -117,7 +118,7 @@ fn systems(medium: Medium, load: Load) -> Vec<System> {
         (Medium::Null, Wait::Poll, _) => all.push(System::Loopback),
         (Medium::Null, Wait::Sleep, 1) => all.push(System::BareWake),
         (Medium::Memory, Wait::Poll, 1) => all.extend([RINGWAY_NULL, System::Memcpy]),
-        (Medium::Memory, Wait::Poll, 8) => all.push(System::Memcpy),
+        (Medium::Memory, Wait::Poll, 8) => all.extend([System::Memcpy, System::MemcpyHuge]),
         (Medium::Cached, Wait::Poll, 1) => all.extend([RINGWAY_NULL, System::Preadv2]),
         (Medium::Direct, Wait::Poll, _) => all.push(System::Fio),
         _ => {}
@@ -232,7 +233,10 @@ fn bounds(spec: &CellSpec) -> Vec<Comparison> {
         spread_excuses: true,
         ..over(vec![fio])
     });
-    [bare, copy, alone, fio].into_iter().flatten().collect()
+    let huge = spec
+        .name(|s| *s == System::MemcpyHuge)
+        .map(|huge| Comparison { bar: Some(0.85), ..over(vec![huge]) });
+    [bare, copy, huge, alone, fio].into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -256,6 +260,7 @@ mod tests {
             ("null-4k-d32-poll", "qsd", 2.8),
             ("memory-4k-d1-poll", "ringway-blk --poll auto, null + (memcpy)", 1.1),
             ("memory-128k-d8-poll", "(memcpy)", 0.8),
+            ("memory-128k-d8-poll", "(memcpy, huge pages)", 0.85),
             ("cached-4k-d1-poll", "ringway-blk --poll auto, null + (preadv2)", 1.1),
             ("cached-4k-d32-poll", "qsd direct + qsd buffered", 1.4),
             ("direct-4k-d1-poll", "fio io_uring", 0.95),

@@ -4,10 +4,12 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io::IoSliceMut;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use memory::{Mapping, ThreadMapping};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::client::{Load, Window, tally};
@@ -38,6 +40,31 @@ pub(super) fn memcpy(
             let offset = from + usize::try_from(offset)?;
             let source = source.get(offset..offset + target.len()).context("past the end")?;
             target.copy_from_slice(source);
+            Ok(())
+        })
+    })
+}
+
+/// Copies as [`memcpy`] does, from huge pages. The target has 4 KiB pages, as the client's memory.
+///
+/// # Errors
+/// The thread cannot be created, memory is too small, or the kernel has no huge pages.
+pub(super) fn memcpy_huge(
+    placement: Placement,
+    load: Load,
+    window: Window,
+    disk_bytes: u64,
+) -> Result<Sample> {
+    on_backend(placement, move || {
+        let source = Arc::new(Mapping::memfd("ringway-lab", disk_bytes)?);
+        let source = ThreadMapping::over(source);
+        let piece = vec![3; PAGE_BYTES];
+        for offset in (0..source.len()).step_by(PAGE_BYTES) {
+            ensure!(source.write(offset, &piece), "past the end");
+        }
+        source.mapping().collapse(0, source.len()).context("cannot make huge pages")?;
+        copies(load, window, disk_bytes, |offset, target| {
+            ensure!(source.read(usize::try_from(offset)?, target), "past the end");
             Ok(())
         })
     })

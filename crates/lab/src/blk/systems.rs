@@ -74,6 +74,8 @@ pub enum System {
     BareWake,
     /// glibc's memcpy over the addresses of the load.
     Memcpy,
+    /// The same from huge pages, which memory disks have.
+    MemcpyHuge,
     /// fio on the file itself.
     Fio,
     /// Backend that the user has started, by its index among the peers.
@@ -136,6 +138,7 @@ impl System {
             Self::BarePair => "(bare eventfd pair)".to_owned(),
             Self::BareWake => "(bare eventfd pair, asleep)".to_owned(),
             Self::Memcpy => "(memcpy)".to_owned(),
+            Self::MemcpyHuge => "(memcpy, huge pages)".to_owned(),
             Self::Fio => "fio io_uring".to_owned(),
             // The caller replaces this name with the peer's own.
             Self::Peer(place) => format!("peer {place}"),
@@ -183,6 +186,7 @@ impl System {
             Self::BarePair => return eventfd_pair::measure(placement, window, false),
             Self::BareWake => return eventfd_pair::measure(placement, window, true),
             Self::Memcpy => return copy::memcpy(placement, load, window, DISK_BYTES),
+            Self::MemcpyHuge => return copy::memcpy_huge(placement, load, window, DISK_BYTES),
             Self::Fio => return fio(place, load, window),
             Self::Peer(number) => {
                 let peer = place.peers.get_mut(number).context("there is no such peer")?;

@@ -25,6 +25,8 @@ struct State {
     fails: AtomicBool,
     /// Sector of requests that never end; `u64::MAX` for none.
     hangs: AtomicU64,
+    /// Sector at which submission blocks the reactor's thread; `u64::MAX` for none.
+    blocks: AtomicU64,
     /// Number of requests that it takes at once; further ones wait.
     room: usize,
     /// Time for which each request blocks the reactor's thread.
@@ -65,8 +67,21 @@ impl Gate {
     /// until it is opened.
     pub(crate) fn blocking_at(sector: u64) -> Self {
         let gate = Self::failing();
-        gate.0.hangs.store(sector, Ordering::Relaxed);
+        gate.block_at(sector);
         gate
+    }
+
+    /// Creates a disk that takes `room` requests at a time and ends them after a moment, and blocks
+    /// the reactor's thread at this sector.
+    pub(crate) fn with_room_blocking_at(room: usize, sector: u64) -> Self {
+        let gate = Self::new(true, room, Duration::ZERO);
+        gate.block_at(sector);
+        gate
+    }
+
+    /// Blocks the reactor's thread at this sector, and no longer at the former one.
+    pub(crate) fn block_at(&self, sector: u64) {
+        self.0.blocks.store(sector, Ordering::Relaxed);
     }
 
     /// Creates a disk that ends all requests after a moment, except those at this sector.
@@ -79,12 +94,14 @@ impl Gate {
     fn new(open: bool, room: usize, keeps: Duration) -> Self {
         let (open, taken, abandoned) =
             (AtomicBool::new(open), Mutex::default(), Default::default());
-        let (fails, hangs) = (AtomicBool::new(false), AtomicU64::new(u64::MAX));
-        Self(Arc::new(State { open, fails, hangs, room, keeps, taken, abandoned }))
+        let fails = AtomicBool::new(false);
+        let [hangs, blocks] = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
+        Self(Arc::new(State { open, fails, hangs, blocks, room, keeps, taken, abandoned }))
     }
 
-    /// Lets all present and later requests end.
+    /// Lets all present and later requests end, and submission go on.
     pub(crate) fn open(&self) {
+        self.block_at(u64::MAX);
         self.0.open.store(true, Ordering::Relaxed);
     }
 
@@ -96,6 +113,15 @@ impl Gate {
     /// Returns the kinds of the requests that it has taken, in order.
     pub(crate) fn kinds(&self) -> Vec<RequestKind> {
         self.0.taken.lock().unwrap().iter().map(|(kind, _)| *kind).collect()
+    }
+
+    /// Waits until it has taken `count` requests from a queue whose reactor it blocks.
+    pub(crate) fn wait_taken(&self, count: usize) {
+        let until = Instant::now() + SOON;
+        while self.sectors().len() < count {
+            assert!(Instant::now() < until, "the disk is not asked");
+            std::thread::yield_now();
+        }
     }
 
     /// Waits until it has taken `count` requests from a queue of `reactor`.
@@ -173,11 +199,10 @@ impl Channel for GateChannel {
         }
         self.gate.taken.lock().unwrap().push((request.kind, request.offset / 512));
         std::thread::sleep(self.gate.keeps);
+        while self.gate.blocks.load(Ordering::Relaxed) == request.offset / 512 {
+            std::thread::yield_now();
+        }
         if self.gate.fails.load(Ordering::Relaxed) {
-            let hangs = self.gate.hangs.load(Ordering::Relaxed) == request.offset / 512;
-            while hangs && !self.gate.open.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
             return SubmitOutcome::Done(request.complete(Err(IoError::Unsupported)));
         }
         if self.pending.is_empty() {
