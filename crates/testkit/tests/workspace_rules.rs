@@ -48,7 +48,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
     ("daemon", &["error-causes", "logging", "model", "service-manager", "toolstack", "xenapi"]),
     ("cli", &["error-causes", "logging", "model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
-    ("lab", &["model", "testkit", "xenapi", "net", "tap"]),
+    ("lab", &["memory", "model", "testkit", "xenapi", "net", "tap"]),
 ];
 
 /// Crates that may contain unsafe code. All others forbid it.
