@@ -28,6 +28,10 @@ pub struct Queue {
     pub(crate) next_used: u16,
     /// Used index that the driver can see.
     pub(crate) published: u16,
+    /// Used index up to which it is decided whether the driver is called.
+    decided: u16,
+    /// Available index at the last [`Queue::waiting`] or [`Queue::looks_active`].
+    looked_at: u16,
     /// True until the first call. The driver may wait for a call of a process that died.
     first_call: bool,
     /// True if the last completion was called: the driver does not poll.
@@ -103,6 +107,8 @@ impl Queue {
             avail_seen: next_avail,
             next_used,
             published: next_used,
+            decided: next_used,
+            looked_at: 0,
             first_call: true,
             called: false,
             status_beside_header: true,
@@ -265,6 +271,7 @@ impl Queue {
             return 0;
         }
         self.avail_seen = doorbell::available(&self.rings);
+        self.looked_at = self.avail_seen;
         let again = self.inflight_log.as_ref().map_or(0, InflightLog::heads_to_resubmit);
         let fresh = self.avail_seen.wrapping_sub(self.next_avail);
         if self.called && fresh > 0 {
@@ -371,9 +378,23 @@ impl Queue {
     /// Publishes all completions since the last call. Returns whether the driver must be called.
     #[must_use = "the driver waits for the call"]
     pub fn publish(&mut self) -> bool {
-        let (old, new) = (self.published, self.next_used);
+        self.publish_without_call();
+        let (old, new) = (self.decided, self.published);
         if old == new || self.failed {
             return false;
+        }
+        self.decided = new;
+        let first = std::mem::take(&mut self.first_call) && self.config.event_idx;
+        self.called = doorbell::wants_call(&self.rings, self.config.event_idx, old, new) || first;
+        self.called
+    }
+
+    /// Publishes all completions, and leaves it to the next [`Queue::publish`] to decide about a
+    /// call for them. That must follow before the queue rests, because the driver may sleep.
+    pub fn publish_without_call(&mut self) {
+        let new = self.next_used;
+        if new == self.published || self.failed {
+            return;
         }
         if let Some(inflight_log) = &self.inflight_log {
             inflight_log.link();
@@ -383,9 +404,13 @@ impl Queue {
             inflight_log.batch_published(new).for_each(|head| free(&mut self.busy, head));
         }
         self.published = new;
-        let first = std::mem::take(&mut self.first_call) && self.config.event_idx;
-        self.called = doorbell::wants_call(&self.rings, self.config.event_idx, old, new) || first;
-        self.called
+    }
+
+    /// Returns whether the driver has made requests available since the last call of this, or of
+    /// [`Queue::waiting`]: a moment ago it was awake.
+    pub fn looks_active(&mut self) -> bool {
+        let now = doorbell::available(&self.rings);
+        now != std::mem::replace(&mut self.looked_at, now)
     }
 
     /// Returns how many completions are not published yet.

@@ -89,6 +89,31 @@ fn one_call_decision_a_batch() {
 }
 
 #[test]
+fn a_postponed_call_is_decided_for_all_that_was_published() {
+    let (mut driver, mut queue) = pair(8, true);
+    for round in 0..6u16 {
+        for head in 0..3 {
+            driver.put_chain(head, &[(BUFFERS, 16, false)]);
+            driver.offer(head);
+        }
+        driver.publish();
+        assert!(queue.looks_active() && !queue.looks_active(), "the driver was active once");
+        let begin = round * 3;
+        // The driver wants a call at each of the three in turn, then at none.
+        let wanted = round < 3;
+        driver.set_used_event(if wanted { begin + round } else { 1000 });
+        for shown in 1..=3 {
+            let chain = queue.pop().unwrap().unwrap();
+            queue.push(chain, 0);
+            queue.publish_without_call();
+            assert_eq!((driver.used_idx(), queue.unpublished()), (begin + shown, 0));
+        }
+        assert_eq!(queue.publish(), wanted, "round {round}");
+        assert!(!queue.publish(), "decided once");
+    }
+}
+
+#[test]
 fn the_first_publish_after_a_start_calls() {
     let (mut driver, mut queue) = pair(8, true);
     driver.set_used_event(1000);

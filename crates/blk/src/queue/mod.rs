@@ -171,11 +171,15 @@ impl BlkQueue {
         self.latency_recorder.shown(now, stats, &self.in_flight, self.queue.in_flight());
     }
 
-    /// Publishes the completions of a turn that goes on, and calls the guest if it wants a call.
+    /// Publishes the completions of a turn that goes on. Calls the guest if it wants a call and may
+    /// sleep: one that has just added requests is awake and may find the completions by itself. The
+    /// next step, or the end of the turn, decides again.
     #[inline(never)]
     fn publish_step(&mut self, context: &mut Context<'_>) {
         self.stats.publish();
-        if self.queue.publish() {
+        if self.queue.looks_active() {
+            self.queue.publish_without_call();
+        } else if self.queue.publish() {
             self.signal(context);
             context.flush_if_alone();
         }

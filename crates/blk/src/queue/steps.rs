@@ -6,7 +6,8 @@
 //!                                      '.. driver wakes ..' takes what is there, finds more
 //! ```
 //! A call that is made early lets the driver wake up while the rest of the turn runs. A driver that
-//! is awake finds the later steps before it would sleep, and is not called for them unless it asks.
+//! is awake finds the later steps before it would sleep. A step does not call a driver that has added
+//! requests since the step before: it is awake. The end of the turn calls for all that is left.
 //! `model.rs` has the costs and the gain in simulated time.
 
 #[cfg(test)]

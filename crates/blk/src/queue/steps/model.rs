@@ -137,6 +137,8 @@ struct Model {
     to_submit: u64,
     called: bool,
     turn: u32,
+    /// Available index when the device looked last whether the driver is awake.
+    looked_at: u64,
     calls: u64,
 }
 
@@ -175,6 +177,7 @@ impl Model {
             to_submit,
             called: false,
             turn: 0,
+            looked_at: 0,
             calls: 0,
         }
     }
@@ -275,6 +278,7 @@ impl Model {
             _ if self.served < self.available_seen && self.turn < TURN => {
                 if self.turn == 0 {
                     self.steps.begin_turn((self.available_seen - self.served) as u16);
+                    self.looked_at = self.available;
                 }
                 self.turn += 1;
                 self.served += 1;
@@ -309,6 +313,11 @@ impl Model {
         self.device_does = Doing::Work;
         self.published = self.served;
         if self.publishing == Publishing::EachCallAtEnd && self.turn > 0 {
+            return PUBLISH + LINE;
+        }
+        let active = self.looked_at != self.available;
+        self.looked_at = self.available;
+        if self.publishing == Publishing::InSteps && self.turn > 0 && active {
             return PUBLISH + LINE;
         }
         let wanted = self.event >= self.decided && self.event < self.published;
@@ -346,7 +355,7 @@ fn steps_pay_at_depth() {
     let depths = [1, 2, 4, 8, 16, 32];
     for (arming, gains) in [
         (Arming::BeforeSleep, [0.99, 0.99, 1.2, 1.2, 1.8, 1.8]),
-        (Arming::WithEachTake, [0.99, 0.99, 1.2, 1.2, 1.6, 1.6]),
+        (Arming::WithEachTake, [0.99, 0.99, 1.2, 1.3, 1.8, 1.8]),
     ] {
         for (depth, gain) in depths.into_iter().zip(gains) {
             let before = closed(Publishing::AtEnd, arming, depth);
