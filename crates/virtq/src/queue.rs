@@ -108,7 +108,7 @@ impl Queue {
             next_used,
             published: next_used,
             decided: next_used,
-            looked_at: 0,
+            looked_at: next_avail,
             first_call: true,
             called: false,
             status_beside_header: true,
@@ -390,11 +390,12 @@ impl Queue {
     }
 
     /// Publishes all completions, and leaves it to the next [`Queue::publish`] to decide about a
-    /// call for them. That must follow before the queue rests, because the driver may sleep.
-    pub fn publish_without_call(&mut self) {
+    /// call for them. That must follow before the queue rests, because the driver may sleep. Returns
+    /// whether there were completions.
+    pub fn publish_without_call(&mut self) -> bool {
         let new = self.next_used;
         if new == self.published || self.failed {
-            return;
+            return false;
         }
         if let Some(inflight_log) = &self.inflight_log {
             inflight_log.link();
@@ -404,6 +405,7 @@ impl Queue {
             inflight_log.batch_published(new).for_each(|head| free(&mut self.busy, head));
         }
         self.published = new;
+        true
     }
 
     /// Returns whether the driver has made requests available since the last call of this, or of

@@ -157,7 +157,7 @@ impl BlkQueue {
 
     /// Publishes completions to the guest, and calls it if it wants a call.
     fn publish(&mut self, context: &mut Context<'_>) {
-        if self.queue.unpublished() > 0 {
+        if self.queue.publish_without_call() {
             self.stats.publish();
         }
         let wanted = self.queue.publish();
@@ -176,10 +176,10 @@ impl BlkQueue {
     /// next step, or the end of the turn, decides again.
     #[inline(never)]
     fn publish_step(&mut self, context: &mut Context<'_>) {
-        self.stats.publish();
-        if self.queue.looks_active() {
-            self.queue.publish_without_call();
-        } else if self.queue.publish() {
+        if self.queue.publish_without_call() {
+            self.stats.publish();
+        }
+        if !self.queue.looks_active() && self.queue.publish() {
             self.signal(context);
             context.flush_if_alone();
         }

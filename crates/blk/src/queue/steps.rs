@@ -12,6 +12,8 @@
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 /// Most requests before the first step of a turn.
 const FIRST_MAX: u32 = 4;
@@ -21,18 +23,16 @@ const STEP_MIN: u32 = 8;
 const STEP_MAX: u32 = 16;
 /// Requests of an average turn below which steps gain nothing: the end of the turn is as early.
 const TURN_MIN: u32 = 3;
-/// Fraction of a turn that the average is kept in, and weight of the former turns.
-const PARTS: u32 = 256;
-const WEIGHT: u32 = 8;
+/// Turns that the average is taken over.
+const TURNS: u32 = 8;
 
 /// Decides after which of the requests that end during submission a turn publishes.
 #[derive(Debug)]
 pub(super) struct Steps {
     /// False for drivers without event index, which would be called at each step.
     allowed: bool,
-    /// Average number of requests that end during submission in a turn with such requests, in
-    /// parts.
-    average: u32,
+    /// Requests that end during submission in [`TURNS`] average turns with such requests.
+    in_turns: u32,
     /// Requests of this turn that have ended.
     ended: u32,
     /// Requests before the next step.
@@ -43,7 +43,7 @@ pub(super) struct Steps {
 
 impl Steps {
     pub(super) fn new(event_idx: bool) -> Self {
-        Self { allowed: event_idx, average: 0, ended: 0, left: u32::MAX, later: STEP_MIN }
+        Self { allowed: event_idx, in_turns: 0, ended: 0, left: u32::MAX, later: STEP_MIN }
     }
 
     /// Begins a turn for which `waiting` requests are in the ring. The first step comes after a
@@ -51,10 +51,10 @@ impl Steps {
     /// driver still adds to it.
     pub(super) fn begin_turn(&mut self, waiting: u16) {
         if self.ended > 0 {
-            self.average = self.average - self.average / WEIGHT + self.ended * (PARTS / WEIGHT);
+            self.in_turns = self.in_turns - self.in_turns / TURNS + self.ended;
             self.ended = 0;
         }
-        let turn = (self.average / PARTS).max(waiting.into());
+        let turn = (self.in_turns / TURNS).max(waiting.into());
         self.left = u32::MAX;
         if self.allowed && turn >= TURN_MIN {
             self.left = (turn / 3).min(FIRST_MAX);

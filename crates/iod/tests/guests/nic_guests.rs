@@ -215,7 +215,7 @@ echo $V >/sys/bus/virtio/drivers/virtio_net/unbind
 echo 'no driver'
 read go </dev/console
 echo $V >/sys/bus/virtio/drivers/virtio_net/bind
-until ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up; do sleep 0.1; done
+ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up || exit 4
 for n in $(seq 60); do ping -c 1 -W 1 10.9.0.2 && exit 0; done
 exit 3
 "#;

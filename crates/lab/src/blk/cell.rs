@@ -22,7 +22,7 @@ pub(super) enum Reader {
     /// The lab's client on the `virtio-driver` crate.
     Client,
     /// dd in a User-Mode Linux guest.
-    Guest,
+    GuestDd,
     /// fio in a User-Mode Linux guest, with the depth of the cell's load, which submits at most
     /// this many requests at once.
     GuestFio(u16),
@@ -202,7 +202,7 @@ impl Prepared for PreparedExperiment {
         let (_, system) = &spec.systems[system];
         match spec.reader {
             Reader::Client => system.measure(spec.medium, &mut self.place, spec.load, window),
-            Reader::Guest => guest::dd::measure(*system, spec.medium, &self.place, window),
+            Reader::GuestDd => guest::dd::measure(*system, spec.medium, &self.place, window),
             Reader::GuestFio(batch) => {
                 let load = (spec.load, batch);
                 guest::fio::measure(*system, spec.medium, &self.place, load, window)

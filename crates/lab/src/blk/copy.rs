@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use memory::{Mapping, ThreadMapping};
+use memory::{HUGE_PAGE, Mapping, ThreadMapping};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::client::{Load, Window, tally};
@@ -62,7 +62,12 @@ pub(super) fn memcpy_huge(
         for offset in (0..source.len()).step_by(PAGE_BYTES) {
             ensure!(source.write(offset, &piece), "past the end");
         }
-        source.mapping().collapse(0, source.len()).context("cannot make huge pages")?;
+        for offset in (0..source.len()).step_by(HUGE_PAGE) {
+            let bytes = HUGE_PAGE.min(source.len() - offset);
+            // It fails now and then, such as for a page that another CPU has just written.
+            let is_huge = (0..3).any(|_| source.mapping().collapse(offset, bytes).is_ok());
+            ensure!(is_huge, "cannot make huge pages: free some memory, or use Linux 6.1 or newer");
+        }
         copies(load, window, disk_bytes, |offset, target| {
             ensure!(source.read(usize::try_from(offset)?, target), "past the end");
             Ok(())

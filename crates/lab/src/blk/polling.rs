@@ -103,7 +103,7 @@ fn cells(quick: bool) -> Vec<CellSpec> {
     for medium in media(quick).iter().filter(|medium| **medium != Medium::Direct) {
         let what = "a User-Mode Linux guest, one program, sequential";
         let mut guest = cell("guest", what, *medium, Load::default());
-        guest.reader = Reader::Guest;
+        guest.reader = Reader::GuestDd;
         // Each system boots a guest, so this cell leaves out modes that other cells cover.
         guest
             .systems
@@ -148,7 +148,7 @@ fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
         }
         (Arrivals::Poisson(_), _) => vec![at_most(&always, "p50_us", 1.2)],
         (Arrivals::Think(time), _) if time.as_micros() <= 50 => vec![kept],
-        (_, Reader::Guest) => vec![kept],
+        (_, Reader::GuestDd) => vec![kept],
         _ => Vec::new(),
     };
     // The bar applies to a client that sleeps when its reply arrives.

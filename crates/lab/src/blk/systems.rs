@@ -74,7 +74,7 @@ pub enum System {
     BareWake,
     /// glibc's memcpy over the addresses of the load.
     Memcpy,
-    /// The same from huge pages, which memory disks have.
+    /// glibc's memcpy over the addresses of the load, from huge pages, which memory disks have.
     MemcpyHuge,
     /// fio on the file itself.
     Fio,
