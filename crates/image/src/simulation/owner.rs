@@ -21,8 +21,8 @@ enum Activity {
     Idle(Box<ToyOwner>),
     /// A call of the owner, which may begin or continue a round.
     Busy(Task<(ToyOwner, Option<Round<SimFile>>)>),
-    /// The image could not be opened.
-    Broken,
+    /// The owner is in use by the step that runs.
+    Taken,
 }
 
 /// Round between two calls of the owner.
@@ -58,20 +58,21 @@ impl World {
         if !matches!(self.owner.rounding, Rounding::None) && self.random.one_in(3) {
             return self.step_round();
         }
-        match std::mem::replace(&mut self.owner.activity, Activity::Broken) {
+        match std::mem::replace(&mut self.owner.activity, Activity::Taken) {
             Activity::Opening(mut task) => {
-                self.owner.activity = match poll(&mut task) {
-                    Poll::Pending => Activity::Opening(task),
-                    Poll::Ready(Ok(owner)) => Activity::Idle(Box::new(owner)),
-                    Poll::Ready(Err(_)) => Activity::Broken,
-                };
+                match poll(&mut task) {
+                    Poll::Pending => self.owner.activity = Activity::Opening(task),
+                    Poll::Ready(Ok(owner)) => self.owner.activity = Activity::Idle(Box::new(owner)),
+                    // The image cannot be opened now. The next process tries again.
+                    Poll::Ready(Err(_)) => self.kill(),
+                }
             }
             Activity::Busy(mut task) => match poll(&mut task) {
                 Poll::Pending => self.owner.activity = Activity::Busy(task),
                 Poll::Ready((owner, round)) => self.end_call(owner, round),
             },
             Activity::Idle(owner) => self.begin_call(*owner),
-            Activity::Broken => {}
+            Activity::Taken => {}
         }
     }
 
