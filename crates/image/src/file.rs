@@ -1,0 +1,82 @@
+//! Bytes of an image, and how format code waits for them.
+
+mod plain;
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+pub use plain::PlainFile;
+
+use crate::ImageError;
+
+/// File or block device that contains an image. Its owner is one thread.
+#[allow(async_fn_in_trait)] // Owners run format code on their own thread: no future is sent.
+#[allow(clippy::len_without_is_empty)] // No caller asks whether an image is empty.
+pub trait ImageFile {
+    /// Fills `out` with the bytes from `offset`.
+    ///
+    /// # Errors
+    /// The storage fails, or the file ends before (`UnexpectedEof`).
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` to `offset`. The file grows if needed.
+    ///
+    /// # Errors
+    /// The storage fails or is full.
+    async fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Makes all ended writes and the size durable.
+    ///
+    /// # Errors
+    /// The storage has lost data.
+    async fn sync(&self) -> io::Result<()>;
+
+    /// Returns the size in bytes.
+    ///
+    /// # Errors
+    /// The storage fails.
+    async fn len(&self) -> io::Result<u64>;
+
+    /// Grows or shrinks the file to `len` bytes. New bytes are zero.
+    ///
+    /// # Errors
+    /// The storage fails, or is a block device.
+    async fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Reserves space for a range. The file grows if needed; new bytes are zero.
+    ///
+    /// # Errors
+    /// The storage fails, is full, or cannot reserve space (`Unsupported`).
+    async fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Releases the space of a range, which reads as zero from then on. The size stays.
+    ///
+    /// # Errors
+    /// The storage fails, or cannot release space (`Unsupported`).
+    async fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+}
+
+/// Runs format code over a file whose futures are ready at once.
+///
+/// # Errors
+/// The error of the code, or [`ImageError::Suspended`] if the file suspended it.
+pub fn run_now<T>(future: impl Future<Output = Result<T, ImageError>>) -> Result<T, ImageError> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(ImageError::Suspended),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_suspends_is_an_error() {
+        assert_eq!(run_now(async { Ok(7) }).unwrap(), 7);
+        let suspended = run_now(std::future::pending::<Result<(), _>>());
+        assert!(matches!(suspended, Err(ImageError::Suspended)));
+    }
+}
