@@ -1,28 +1,82 @@
-//! File of an image, as formats see it.
+//! Bytes of an image, and how format code waits for them.
+
+mod plain;
 
 use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// File that stores an image. Formats are `async`, so that one source runs in production, where
-/// each call blocks, and in a simulation, where each call suspends.
-#[allow(async_fn_in_trait, reason = "an owner stays on its thread")]
+pub use plain::PlainFile;
+
+use crate::ImageError;
+
+/// File or block device that contains an image. Its owner is one thread.
+#[allow(async_fn_in_trait)] // Owners run format code on their own thread: no future is sent.
+#[allow(clippy::len_without_is_empty)] // No caller asks whether an image is empty.
 pub trait ImageFile {
-    /// Fills `out` from byte `offset`.
+    /// Fills `out` with the bytes from `offset`.
+    ///
+    /// # Errors
+    /// The storage fails, or the file ends before (`UnexpectedEof`).
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
-    /// Writes `data` at byte `offset`.
+
+    /// Writes all of `data` to `offset`. The file grows if needed.
+    ///
+    /// # Errors
+    /// The storage fails or is full.
     async fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
-    /// Makes all completed writes durable.
+
+    /// Makes all ended writes and the size durable.
+    ///
+    /// # Errors
+    /// The storage has lost data.
     async fn sync(&self) -> io::Result<()>;
-    /// Makes a range read as zeroes and frees its storage.
+
+    /// Returns the size in bytes.
+    ///
+    /// # Errors
+    /// The storage fails.
+    async fn len(&self) -> io::Result<u64>;
+
+    /// Grows or shrinks the file to `len` bytes. New bytes are zero.
+    ///
+    /// # Errors
+    /// The storage fails, or is a block device.
+    async fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Reserves space for a range. The file grows if needed; new bytes are zero.
+    ///
+    /// # Errors
+    /// The storage fails, is full, or cannot reserve space (`Unsupported`).
+    async fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Releases the space of a range, which reads as zero from then on. The size stays.
+    ///
+    /// # Errors
+    /// The storage fails, or cannot release space (`Unsupported`).
     async fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
-/// Runs a future whose calls all block. `None` if it suspended: its file belongs to a simulation.
-pub fn run_now<T>(future: impl Future<Output = T>) -> Option<T> {
+/// Runs format code over a file whose futures are ready at once.
+///
+/// # Errors
+/// The error of the code, or [`ImageError::Suspended`] if the file suspended it.
+pub fn run_now<T>(future: impl Future<Output = Result<T, ImageError>>) -> Result<T, ImageError> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(ImageError::Suspended),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_suspends_is_an_error() {
+        assert_eq!(run_now(async { Ok(7) }).unwrap(), 7);
+        let suspended = run_now(std::future::pending::<Result<(), _>>());
+        assert!(matches!(suspended, Err(ImageError::Suspended)));
     }
 }

@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 22] = [
+const LAYERS: [(&str, &[&str]); 23] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
     ("tap", &["memory", "net", "reactor"]),
     ("nic", &["error-causes", "memory", "virtq", "net", "reactor"]),
     ("nbd", &["memory", "disk", "reactor"]),
+    ("image", &["error-causes", "memory"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),
@@ -38,6 +39,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "tap",
             "nic",
             "nbd",
+            "image",
             "model",
             "service-manager",
             "logging",
@@ -55,8 +57,20 @@ const LAYERS: [(&str, &[&str]); 22] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 11] =
-    ["memory", "virtq", "reactor", "disk", "blk", "net", "tap", "nic", "nbd", "vhost-user", "iod"];
+const DATA_PLANE: [&str; 12] = [
+    "memory",
+    "virtq",
+    "reactor",
+    "disk",
+    "blk",
+    "net",
+    "tap",
+    "nic",
+    "nbd",
+    "image",
+    "vhost-user",
+    "iod",
+];
 
 /// Licences that a dependency may have.
 const LICENCES: [&str; 10] = [

@@ -11,7 +11,8 @@ mod take_over;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::format::{Format, FormatError};
+use crate::ImageError;
+use crate::format::Format;
 use crate::journal::{JournalError, JournalOwner};
 use crate::map::{Kind, PageId, Word};
 use crate::planted::{Bug, is_planted};
@@ -66,15 +67,12 @@ enum Obstacle {
     /// There is no space on the storage, in the journal or in the pool of pages.
     NoRoom,
     /// The question fails.
-    Failed(FormatError),
+    Failed(ImageError),
 }
 
-impl From<FormatError> for Obstacle {
-    fn from(error: FormatError) -> Self {
-        match error {
-            FormatError::Full => Self::NoRoom,
-            other => Self::Failed(other),
-        }
+impl From<ImageError> for Obstacle {
+    fn from(error: ImageError) -> Self {
+        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
     }
 }
 

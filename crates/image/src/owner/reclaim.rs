@@ -3,7 +3,8 @@
 //! A cluster is free when the cleared reference is durable, no request uses it, and it is punched.
 
 use super::Owner;
-use crate::format::{Format, FormatError};
+use crate::ImageError;
+use crate::format::Format;
 use crate::map::{Kind, Place, Word};
 use crate::planted::{Bug, is_planted};
 
@@ -44,7 +45,7 @@ impl<F: Format> Owner<F> {
     ///
     /// # Errors
     /// Storage fails. The cluster is not used again.
-    pub async fn reclaim(&mut self) -> Result<bool, FormatError> {
+    pub async fn reclaim(&mut self) -> Result<bool, ImageError> {
         let oldest = self.shared.map.epochs().oldest();
         let is_unused = |epoch| oldest > epoch || is_planted(Bug::EpochIgnored);
         let ready = |freed: &Freed| freed.is_durable && is_unused(freed.epoch);

@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use super::Owner;
-use crate::file::ImageFile;
-use crate::format::{Format, FormatError};
+use crate::ImageError;
+use crate::ImageFile;
+use crate::format::Format;
 use crate::journal::EntryId;
 use crate::map::Word;
 use crate::planted::{Bug, is_planted};
@@ -45,7 +46,8 @@ impl<F: ImageFile> Round<F> {
         let is_skipped = is_planted(Bug::ReferencesBeforeData) && !self.is_written;
         if self.outcome.is_ok() && !is_skipped {
             let synced = self.file.sync().await;
-            self.outcome = synced.map_err(|error| FormatError::Storage(error).errno());
+            self.outcome =
+                synced.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         }
     }
 }
@@ -74,7 +76,7 @@ impl<F: Format> Owner<F> {
         round
     }
 
-    async fn snapshot(&mut self, round: &mut Round<F::File>) -> Result<(), FormatError> {
+    async fn snapshot(&mut self, round: &mut Round<F::File>) -> Result<(), ImageError> {
         let entries = self.journal.entries();
         round.entries = entries.map(|(id, e)| (e.granule, id, e.number, e.word)).collect();
         let mut granules: BTreeSet<_> =
@@ -87,7 +89,7 @@ impl<F: Format> Owner<F> {
         self.format.prepare(&round.references).await
     }
 
-    async fn newest_loaded(&mut self, granule: u64) -> Result<Word, FormatError> {
+    async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
         let mut on_disk = [Word::ASK];
         self.format.load(granule, &mut on_disk).await?;
         let [on_disk] = on_disk;

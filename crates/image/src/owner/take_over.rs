@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::reclaim::Freed;
 use super::{Obstacle, Owner, OwnerCounts};
-use crate::file::ImageFile;
-use crate::format::{Format, FormatError};
+use crate::ImageError;
+use crate::ImageFile;
+use crate::format::Format;
 use crate::journal::JournalOwner;
 use crate::map::{Kind, Word};
 use crate::planted::{Bug, is_planted};
@@ -18,11 +19,11 @@ impl<F: Format> Owner<F> {
     ///
     /// # Errors
     /// Storage fails, or the image is damaged.
-    pub async fn take_over(shared: Arc<Shared>, format: F) -> Result<Self, FormatError> {
+    pub async fn take_over(shared: Arc<Shared>, format: F) -> Result<Self, ImageError> {
         if !is_planted(Bug::NoSyncAtTakeover) {
             // A reference that the former process cleared may not be durable: what it named would
             // look free.
-            format.file().sync().await?;
+            format.file().sync().await.map_err(ImageError::io("sync", 0))?;
         }
         let journal = JournalOwner::new(shared.journal.clone());
         let mut owner = Self {
@@ -70,7 +71,7 @@ impl<F: Format> Owner<F> {
     /// Moves all records into entries, so that no record of a former life is left: its cluster may
     /// come back to the same granule. Entries that say what the disk says go. Without room for the
     /// entries, a round makes everything durable.
-    async fn fold_all(&mut self, granules: &BTreeSet<u64>) -> Result<(), FormatError> {
+    async fn fold_all(&mut self, granules: &BTreeSet<u64>) -> Result<(), ImageError> {
         for &granule in granules {
             match self.fold_granule(granule).await {
                 Ok(()) => {}
@@ -91,21 +92,21 @@ impl<F: Format> Owner<F> {
         Ok(())
     }
 
-    async fn write_all(&mut self) -> Result<(), FormatError> {
+    async fn write_all(&mut self) -> Result<(), ImageError> {
         let mut round = self.begin_round().await;
         round.sync().await;
         self.write_round(&mut round).await;
         round.sync().await;
         self.end_round(round);
         if self.shared.is_lost() {
-            let problem = "the journal of a former process could not be written to the image";
-            return Err(FormatError::Storage(std::io::Error::other(problem)));
+            let problem = "the journal of a former process could not be written";
+            return Err(ImageError::io("write", 0)(std::io::Error::other(problem)));
         }
         Ok(())
     }
 
     /// Tells the format which clusters are used, and finds those that only the disk names.
-    async fn sort_clusters(&mut self, granules: &BTreeSet<u64>) -> Result<(), FormatError> {
+    async fn sort_clusters(&mut self, granules: &BTreeSet<u64>) -> Result<(), ImageError> {
         let mut used = Vec::new();
         for &granule in granules {
             let mut on_disk = [Word::ASK];

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use super::World;
 use super::storage::SimFile;
 use super::toy::{GRANULES, Toy, ToyOptions};
-use crate::format::FormatError;
+use crate::ImageError;
 use crate::owner::{Owner, Round};
 use crate::shared::Shared;
 
@@ -17,7 +17,7 @@ type ToyOwner = Owner<Toy>;
 
 /// What the owner does.
 enum Activity {
-    Opening(Task<Result<ToyOwner, FormatError>>),
+    Opening(Task<Result<ToyOwner, ImageError>>),
     Idle(Box<ToyOwner>),
     /// A call of the owner, which may begin or continue a round.
     Busy(Task<(ToyOwner, Option<Round<SimFile>>)>),

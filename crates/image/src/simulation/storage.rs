@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use super::random::Random;
-use crate::file::ImageFile;
+use crate::ImageFile;
 
 /// Bytes of a sector, the largest write that a power cut does not tear.
 pub(super) const SECTOR: usize = 16;
@@ -144,6 +144,20 @@ impl ImageFile for SimFile {
         self.call().await?;
         self.sync_to(number);
         Ok(())
+    }
+
+    async fn len(&self) -> io::Result<u64> {
+        Ok((self.0.borrow().sectors.len() * SECTOR) as u64)
+    }
+
+    async fn set_len(&self, len: u64) -> io::Result<()> {
+        self.call().await?;
+        self.0.borrow_mut().sectors.resize(len as usize / SECTOR, Sector::default());
+        Ok(())
+    }
+
+    async fn allocate(&self, _: u64, _: u64) -> io::Result<()> {
+        self.call().await
     }
 
     async fn punch(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -1,8 +1,9 @@
 //! Toy format: one sector a reference, one a refcount, then clusters of four sectors.
 
 use super::storage::{SECTOR, SimFile};
-use crate::file::ImageFile;
-use crate::format::{Format, FormatError};
+use crate::ImageError;
+use crate::ImageFile;
+use crate::format::Format;
 use crate::map::{Kind, Layout, Place, Word};
 use crate::planted::{Bug, is_planted};
 
@@ -87,14 +88,16 @@ impl Toy {
         Self { file, options, free, condemned, unpunched }
     }
 
-    async fn set_refcount(&self, cluster: usize, count: u64) -> Result<(), FormatError> {
+    async fn set_refcount(&self, cluster: usize, count: u64) -> Result<(), ImageError> {
         let offset = (GRANULES + cluster) * SECTOR;
-        Ok(self.file.write_at(offset as u64, &count.to_le_bytes()).await?)
+        let written = self.file.write_at(offset as u64, &count.to_le_bytes()).await;
+        written.map_err(ImageError::io("write", offset as u64))
     }
 
-    async fn punch(&self, cluster: usize) -> Result<(), FormatError> {
+    async fn punch(&self, cluster: usize) -> Result<(), ImageError> {
         let offset = cluster_sector(cluster) * SECTOR;
-        Ok(self.file.punch(offset as u64, (BLOCKS * SECTOR) as u64).await?)
+        let punched = self.file.punch(offset as u64, (BLOCKS * SECTOR) as u64).await;
+        punched.map_err(ImageError::io("punch", offset as u64))
     }
 }
 
@@ -113,36 +116,38 @@ impl Format for Toy {
         self.options.has_blocks
     }
 
-    async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), FormatError> {
+    async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), ImageError> {
         for (granule, word) in (first as usize..).zip(words) {
             let mut bytes = [0; 8];
-            self.file.read_at((granule * SECTOR) as u64, &mut bytes).await?;
+            let read = self.file.read_at((granule * SECTOR) as u64, &mut bytes).await;
+            read.map_err(ImageError::io("read", 0))?;
             *word = reference(&self.file, granule);
         }
         Ok(())
     }
 
-    async fn allocate(&mut self) -> Result<Place, FormatError> {
-        let cluster = self.free.pop().ok_or(FormatError::Full)?;
+    async fn allocate(&mut self) -> Result<Place, ImageError> {
+        let cluster = self.free.pop().ok_or(ImageError::Full)?;
         if !is_planted(Bug::NoRefcount) {
             self.set_refcount(cluster, 1).await?;
         }
         Ok(place_of(cluster))
     }
 
-    async fn prepare(&mut self, _: &[(u64, Word)]) -> Result<(), FormatError> {
+    async fn prepare(&mut self, _: &[(u64, Word)]) -> Result<(), ImageError> {
         Ok(())
     }
 
-    async fn write(&mut self, references: &[(u64, Word)]) -> Result<(), FormatError> {
+    async fn write(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError> {
         for (granule, word) in references {
             let offset = *granule * SECTOR as u64;
-            self.file.write_at(offset, &word.bits().to_le_bytes()).await?;
+            let written = self.file.write_at(offset, &word.bits().to_le_bytes()).await;
+            written.map_err(ImageError::io("write", offset))?;
         }
         Ok(())
     }
 
-    async fn reclaim(&mut self, place: Place) -> Result<(), FormatError> {
+    async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
         while let Some(late) = self.unpunched.pop() {
             self.punch(late).await?;
         }
@@ -165,7 +170,7 @@ impl Format for Toy {
         self.condemned.push(cluster_at(place));
     }
 
-    async fn take_over(&mut self, used: &[Place]) -> Result<(), FormatError> {
+    async fn take_over(&mut self, used: &[Place]) -> Result<(), ImageError> {
         let mut is_used = [false; CLUSTERS];
         is_used[..SHARED].fill(true);
         used.iter().for_each(|place| is_used[cluster_at(*place)] = true);

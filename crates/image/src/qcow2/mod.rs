@@ -1,0 +1,47 @@
+//! qcow2, versions 2 and 3.
+//!
+//! # Words
+//! - [`Header`]: checked first cluster. It names all tables.
+//! - [`L2Entry`]: what the image has of one cluster of the disk.
+//! - [`Mapping`]: where the bytes of a range are.
+//! - [`Refcounts`]: number of references to each cluster of the file.
+//!
+//! # Invariants
+//! - Nothing is written before the header has been accepted for writing.
+//! - An entry is used only after its reserved bits, alignment and position in the file are checked.
+//! - No structure is larger than QEMU accepts: L1 32 MiB, refcount table 8 MiB, snapshot table and
+//!   bitmap directory 64 MiB.
+//!
+//! # Not supported
+//! Encryption and external data files are refused by name. Images of version 1 (QCOW) are not qcow2.
+
+mod bitmaps;
+mod check;
+mod compressed;
+mod create;
+mod extensions;
+mod feature;
+mod header;
+mod image;
+mod info;
+mod l2;
+mod lookup;
+mod map;
+mod refcounts;
+mod snapshots;
+mod tables;
+
+pub use bitmaps::Bitmap;
+pub use check::{CheckReport, Fault};
+pub use compressed::Compression;
+pub use create::{CreateOptions, MAX_DISK_BYTES, create, create_file};
+pub use extensions::{BitmapsExtension, Extension};
+pub use feature::{Features, Incompatible};
+pub use header::{Access, Backing, Header, TableRange};
+pub use image::Image;
+pub use info::Info;
+pub use l2::{Cluster, Compressed, EntryFormat, L2Entry, Mapping, SUBCLUSTERS};
+pub use lookup::Run;
+pub use map::{Extent, ExtentKind};
+pub use refcounts::Refcounts;
+pub use snapshots::Snapshot;

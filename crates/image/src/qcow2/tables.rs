@@ -1,0 +1,158 @@
+//! Reads of tables, through a cache of slices with a budget.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::header::TableRange;
+use crate::{ImageError, ImageFile};
+
+/// Bytes of a slice.
+pub(super) const SLICE_BYTES: u64 = 4096;
+/// Most bytes of cached slices of an image, unless its owner sets another budget.
+const DEFAULT_BUDGET: usize = 1 << 20;
+/// The cache keeps this many slices in any case.
+const MIN_SLICES: usize = 8;
+
+/// File of an image with a cache of its tables.
+#[derive(Debug)]
+pub(super) struct Tables<F> {
+    pub(super) file: F,
+    /// Size of the file in bytes when it was last measured.
+    len: u64,
+    slices: HashMap<u64, Slice>,
+    max_slices: usize,
+    /// Number of accesses so far.
+    clock: u64,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+#[derive(Debug)]
+struct Slice {
+    bytes: Box<[u8]>,
+    used: u64,
+}
+
+impl<F: ImageFile> Tables<F> {
+    pub(super) async fn new(file: F) -> Result<Self, ImageError> {
+        let len = file.len().await.map_err(ImageError::io("measure", 0))?;
+        let mut tables =
+            Self { file, len, slices: HashMap::new(), max_slices: 0, clock: 0, stop: None };
+        tables.set_budget(DEFAULT_BUDGET);
+        Ok(tables)
+    }
+
+    pub(super) fn set_budget(&mut self, bytes: usize) {
+        self.max_slices = (bytes / SLICE_BYTES as usize).max(MIN_SLICES);
+        self.slices.clear();
+    }
+
+    /// Ends long work when `stop` becomes true.
+    pub(super) fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
+    /// Fails if the caller has requested an end.
+    pub(super) fn check_stop(&self) -> Result<(), ImageError> {
+        match &self.stop {
+            Some(stop) if stop.load(Ordering::Relaxed) => Err(ImageError::Stopped),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the size of the file in bytes when it was last measured.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns whether `offset` is in the file. Measures the file again if it is not.
+    pub(super) async fn contains(&mut self, offset: u64) -> Result<bool, ImageError> {
+        if offset >= self.len {
+            self.len = self.file.len().await.map_err(ImageError::io("measure", 0))?;
+        }
+        Ok(offset < self.len)
+    }
+
+    /// Fills `out` with bytes of the file. Bytes behind its end are zero, because the last cluster
+    /// may be shorter in the file. The first byte must be in the file.
+    pub(super) async fn read(
+        &mut self,
+        structure: &'static str,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), ImageError> {
+        let last = offset.saturating_add(out.len() as u64);
+        if !self.contains(last.saturating_sub(1)).await? && offset >= self.len {
+            let problem =
+                format!("it lies behind the end of the file, which has {} bytes", self.len);
+            return Err(ImageError::Corrupt { structure, offset, problem });
+        }
+        let there = usize::try_from(self.len - offset).unwrap_or(usize::MAX).min(out.len());
+        let (found, rest) = out.split_at_mut(there);
+        self.file.read_at(offset, found).await.map_err(ImageError::io("read", offset))?;
+        rest.fill(0);
+        Ok(())
+    }
+
+    /// Returns the slice of a table that contains byte `at`, and the position of that byte.
+    pub(super) async fn slice(
+        &mut self,
+        structure: &'static str,
+        table: TableRange,
+        at: u64,
+    ) -> Result<(&[u8], usize), ImageError> {
+        self.check_stop()?;
+        let start = at - at % SLICE_BYTES;
+        let offset = table.offset.saturating_add(start);
+        let bytes = table.bytes.saturating_sub(start).min(SLICE_BYTES) as usize;
+        self.clock += 1;
+        // A hostile image may have two tables at one place, with different ends.
+        if self.slices.get(&offset).is_none_or(|slice| slice.bytes.len() != bytes) {
+            let mut slice = vec![0; bytes].into_boxed_slice();
+            self.read(structure, offset, &mut slice).await?;
+            self.evict();
+            self.slices.insert(offset, Slice { bytes: slice, used: 0 });
+        }
+        let clock = self.clock;
+        let slice = self.slices.get_mut(&offset).map(|slice| {
+            slice.used = clock;
+            &*slice.bytes
+        });
+        Ok((slice.unwrap_or_default(), (at - start) as usize))
+    }
+
+    /// Returns entry `index` of a table of words of 8 bytes.
+    pub(super) async fn word(
+        &mut self,
+        structure: &'static str,
+        table: TableRange,
+        index: u64,
+    ) -> Result<u64, ImageError> {
+        let at = index.saturating_mul(8);
+        let (slice, at) = self.slice(structure, table, at).await?;
+        let word = slice.get(at..).and_then(|rest| rest.first_chunk());
+        word.map(|word| u64::from_be_bytes(*word)).ok_or_else(|| ImageError::Corrupt {
+            structure,
+            offset: table.offset,
+            problem: format!("it has no entry {index}"),
+        })
+    }
+
+    /// Writes bytes of a table. The caller syncs.
+    pub(super) async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
+        // Slices that overlap the data are read again.
+        let end = offset.saturating_add(data.len() as u64);
+        self.slices.retain(|&start, slice| {
+            start >= end || start.saturating_add(slice.bytes.len() as u64) <= offset
+        });
+        self.file.write_at(offset, data).await.map_err(ImageError::io("write", offset))
+    }
+
+    fn evict(&mut self) {
+        while self.slices.len() >= self.max_slices {
+            let oldest = self.slices.iter().min_by_key(|(_, slice)| slice.used);
+            let Some(offset) = oldest.map(|(offset, _)| *offset) else { return };
+            self.slices.remove(&offset);
+        }
+    }
+}
