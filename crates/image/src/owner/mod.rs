@@ -106,6 +106,11 @@ impl<F: Format> Owner<F> {
         !self.is_in_round && (!self.flushes.is_empty() || makes_room)
     }
 
+    /// Returns the number of questions that wait for space.
+    pub fn waiting_for_room(&self) -> usize {
+        self.no_room.len()
+    }
+
     /// Returns whether questions wait for space on the storage that no freed cluster will give.
     pub fn is_full(&self) -> bool {
         !self.no_room.is_empty() && self.freed.is_empty() && self.journal.has_room(1)

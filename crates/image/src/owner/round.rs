@@ -76,6 +76,28 @@ impl<F: Format> Owner<F> {
         round
     }
 
+    /// Runs a whole round.
+    pub async fn run_round(&mut self) {
+        let mut round = self.begin_round().await;
+        round.sync().await;
+        self.write_round(&mut round).await;
+        round.sync().await;
+        self.end_round(round);
+    }
+
+    /// Makes everything durable and frees what can be freed. All channels are closed.
+    ///
+    /// # Errors
+    /// Storage failed, now or before: what was written may be lost.
+    pub async fn close(&mut self) -> Result<(), ImageError> {
+        self.run_round().await;
+        while self.reclaim().await? {}
+        if self.shared.is_lost() {
+            return Err(ImageError::io("flush", 0)(std::io::Error::other("a flush failed")));
+        }
+        Ok(())
+    }
+
     async fn snapshot(&mut self, round: &mut Round<F::File>) -> Result<(), ImageError> {
         let entries = self.journal.entries();
         round.entries = entries.map(|(id, e)| (e.granule, id, e.number, e.word)).collect();
