@@ -32,7 +32,7 @@ pub enum DiskError {
         /// Path of the image.
         path: PathBuf,
     },
-    /// The size is not a multiple of the block size.
+    /// The size is not a multiple of the block size, or of the blocks that direct I/O needs.
     #[error(
         "{} has {size} bytes, not a multiple of the block size {block_size}; \
          grow it to {next} bytes, for example with `truncate -s {next}`", path.display()
@@ -46,19 +46,6 @@ pub enum DiskError {
         block_size: u32,
         /// Next larger multiple of the block size, in bytes.
         next: u64,
-    },
-    /// Direct I/O needs larger blocks than requested.
-    #[error(
-        "block size {asked} is below the {needed} bytes that direct I/O on {} needs; \
-         use --block-size {needed} or --cache writeback", path.display()
-    )]
-    BlockSize {
-        /// Path of the image.
-        path: PathBuf,
-        /// Requested block size in bytes.
-        asked: u32,
-        /// Block size that the storage needs, in bytes.
-        needed: u32,
     },
     /// The file system does not support O_DIRECT.
     #[error("the file system of {} has no direct I/O; use --cache writeback", path.display())]

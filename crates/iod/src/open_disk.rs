@@ -5,12 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use disk::{Disk, DiskError, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull};
-use model::spec::{Backend, CacheMode, DiskSpec};
+use disk::{Disk, DiskError, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull, SmallBlocks};
+use model::spec::{Backend, BlockSize, CacheMode, DiskSpec};
 use rustix::io::Errno;
-
-/// Default block size in bytes of disks without a file. Every driver accepts it.
-const DEFAULT_BLOCK_BYTES: u32 = 512;
 
 /// Prefix of the name of a socket without a path: `fd:3`.
 pub(crate) const CONNECTED: &str = "fd:";
@@ -29,15 +26,6 @@ impl OpenError {
     pub(crate) fn errno(&self) -> Option<Errno> {
         match &self.source {
             DiskError::Os { source, .. } => Some(*source),
-            _ => None,
-        }
-    }
-
-    /// Returns the path of the image and the size of a block in bytes that direct I/O needs, if that
-    /// is larger than requested.
-    pub(crate) fn needed_block_size(&self) -> Option<(&Path, u32)> {
-        match &self.source {
-            DiskError::BlockSize { path, needed, .. } => Some((path, *needed)),
             _ => None,
         }
     }
@@ -97,14 +85,15 @@ pub(crate) fn open_again(
     memory: Option<OwnedFd>,
     size: Option<u64>,
 ) -> Result<Opened, OpenError> {
-    let block_size = spec.block_size.unwrap_or(DEFAULT_BLOCK_BYTES);
+    let block_size = spec.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES);
     let plain = |disk| Opened { disk, memory: None, image: None, identity: None };
     Ok(match &spec.backend {
         Backend::File(path) => {
             let disk = FileDisk::reopen(options(spec, path), size.unwrap_or(u64::MAX))?;
             let disk = Arc::new(fenced(disk, spec));
             let identity = Some(disk.identity()?);
-            Opened { identity, image: Some(Arc::clone(&disk)), ..plain(disk) }
+            let presented = in_blocks(&disk, spec.block_bytes());
+            Opened { identity, image: Some(disk), ..plain(presented) }
         }
         Backend::Null(first) => {
             let size = size.unwrap_or(*first);
@@ -149,11 +138,20 @@ pub(crate) fn adopt(
         // These disks have no file.
         Backend::Null(_) | Backend::Memory(_) => Path::new(""),
     };
-    let options = FileOptions { block_size: Some(block_size), ..options(spec, path) };
+    let block_size = Some(block_size);
+    let options = FileOptions { block_size, ..options(spec, path) };
     let disk = Arc::new(fenced(FileDisk::adopt(options, image, size, lost)?, spec));
     let identity = Some(disk.identity()?);
-    let image = Some(Arc::clone(&disk));
-    Ok(Opened { disk, memory: None, image, identity })
+    Ok(Opened { disk: in_blocks(&disk, block_size), memory: None, image: Some(disk), identity })
+}
+
+/// Presents an image in blocks of `block_size` bytes, if its own are larger. `None` keeps its own.
+fn in_blocks(image: &Arc<FileDisk>, block_size: Option<u32>) -> Arc<dyn Disk> {
+    let (own, image) = (image.geometry().block_size, Arc::clone(image));
+    match block_size {
+        Some(block_size) if block_size < own => Arc::new(SmallBlocks::new(image, block_size)),
+        _ => image,
+    }
 }
 
 fn fenced(disk: FileDisk, spec: &DiskSpec) -> FileDisk {
@@ -168,32 +166,12 @@ fn options(spec: &DiskSpec, path: &Path) -> FileOptions {
         path: path.into(),
         read_only: spec.read_only,
         direct: spec.cache == CacheMode::None,
-        block_size: spec.block_size,
+        block_size: spec.block_bytes(),
         on_full: match spec.on_full {
             model::spec::OnFull::Wait => OnFull::Wait,
             model::spec::OnFull::Error => OnFull::Error,
         },
     }
-}
-
-/// Returns what users should know about a disk whose block size follows from its storage.
-pub(crate) fn block_size_note(
-    spec: &DiskSpec,
-    geometry: disk::Geometry,
-    is_block_device: bool,
-) -> Option<String> {
-    let (Backend::File(path), None) = (&spec.backend, spec.block_size) else { return None };
-    let bytes = geometry.block_size;
-    let place = if is_block_device { "" } else { "the file system of " };
-    (bytes != DEFAULT_BLOCK_BYTES).then(|| {
-        format!(
-            "the guest's disk has {bytes}-byte blocks, because direct I/O on {place}{} needs them; \
-             a guest whose partition table was made with 512-byte blocks, as in an image that was \
-             copied from other storage, finds no partitions: attach the disk with cache=writeback \
-             (--cache writeback) for 512-byte blocks",
-            path.display()
-        )
-    })
 }
 
 /// Converts a disk's geometry for reports.
@@ -223,25 +201,6 @@ mod tests {
         assert_ne!(of("a", "/s"), of("b", "/s"));
         assert_ne!(of("disk", "/s"), of("disk", "/t"));
         assert_eq!(of("disk", "fd:3"), None);
-    }
-
-    #[test]
-    fn blocks_that_follow_from_the_storage_are_noted() {
-        let geometry = |block_size| disk::Geometry {
-            size: 1 << 20,
-            block_size,
-            read_only: false,
-            discard: true,
-        };
-        let spec = DiskSpec::new("d", "/s", Backend::File("/img/a.raw".into()));
-        assert_eq!(block_size_note(&spec, geometry(512), false), None);
-        let note = block_size_note(&spec, geometry(4096), false).unwrap();
-        assert!(note.contains("4096-byte") && note.contains("file system of /img/a.raw"), "{note}");
-        assert!(note.contains("cache=writeback"), "{note}");
-        let note = block_size_note(&spec, geometry(4096), true).unwrap();
-        assert!(!note.contains("file system"), "{note}");
-        let chosen = DiskSpec { block_size: Some(4096), ..spec };
-        assert_eq!(block_size_note(&chosen, geometry(4096), false), None);
     }
 
     #[test]

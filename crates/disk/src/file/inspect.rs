@@ -19,6 +19,10 @@ const SECTOR: u32 = 512;
 /// Largest block size: Linux guests accept no logical block larger than a page.
 const LARGEST_BLOCK: u32 = 4096;
 
+/// Largest block of a file system that guests are told as the unit of discards. Network file systems
+/// report their transfer size instead.
+const LARGEST_GRANULARITY: u32 = 64 << 10;
+
 /// Types of tmpfs and ramfs, whose files are pages in memory and nothing else.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -27,8 +31,10 @@ const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 pub(crate) struct ImageInfo {
     /// Size in bytes.
     pub(crate) size: u64,
-    /// Logical block size for the guest, in bytes.
+    /// Logical block size in bytes.
     pub(crate) block_size: u32,
+    /// Bytes in which a discard frees storage.
+    pub(crate) discard_granularity: u32,
     /// Alignment of buffers in bytes; 1 through the page cache.
     pub(crate) memory_align: usize,
     /// Alignment of the length of every buffer in bytes; 1 through the page cache.
@@ -160,10 +166,7 @@ fn examine(
     if needed > LARGEST_BLOCK {
         return Err(DiskError::NoDirectIo { path: path.clone() });
     }
-    let block_size = options.block_size.unwrap_or(needed);
-    if block_size < needed {
-        return Err(DiskError::BlockSize { path: path.clone(), asked: block_size, needed });
-    }
+    let block_size = options.block_size.map_or(needed, |wanted| wanted.max(needed));
     let odd = size % u64::from(block_size);
     if odd != 0 {
         let next = size - odd + u64::from(block_size);
@@ -171,10 +174,22 @@ fn examine(
     }
     // Kernels before 6.18 require whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
+    let found = if is_block_device { None } else { fstatfs(fd).ok() };
     // The field has other widths on other hosts. The number fits in 32 bits on all of them.
-    let is_in_memory = !is_block_device
-        && fstatfs(fd).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u32)));
-    Ok(ImageInfo { size, block_size, memory_align, length_align, is_block_device, is_in_memory })
+    let is_in_memory = found.is_some_and(|found| IN_MEMORY.contains(&(found.f_type as u32)));
+    let fs_block = found.and_then(|found| u32::try_from(found.f_bsize).ok());
+    let discard_granularity = fs_block
+        .filter(|bytes| bytes.is_power_of_two() && *bytes <= LARGEST_GRANULARITY)
+        .map_or(CAUTIOUS_BLOCK, |bytes| bytes.max(CAUTIOUS_BLOCK));
+    Ok(ImageInfo {
+        size,
+        block_size,
+        discard_granularity,
+        memory_align,
+        length_align,
+        is_block_device,
+        is_in_memory,
+    })
 }
 
 /// Returns the size of a file or block device in bytes.

@@ -1,6 +1,5 @@
 //! Disk in a raw image file or on a block device.
 
-mod bounce;
 mod channel;
 mod extents;
 mod fence;
@@ -44,7 +43,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// True for O_DIRECT, false for I/O through the page cache.
     pub direct: bool,
-    /// Logical block size in bytes. `None` uses the size that direct I/O on the storage needs.
+    /// Smallest logical block size in bytes; 512 if `None`. The disk has a larger one if direct I/O
+    /// on the storage needs it. [`crate::SmallBlocks`] then serves smaller requests.
     pub block_size: Option<u32>,
     /// Behaviour on full storage.
     pub on_full: OnFull,
@@ -196,6 +196,7 @@ impl Disk for FileDisk {
             block_size: self.image_info.block_size,
             read_only: self.options.read_only,
             discard: true,
+            discard_granularity: self.image_info.discard_granularity,
         }
     }
 

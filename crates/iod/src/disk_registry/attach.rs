@@ -27,11 +27,7 @@ impl DiskRegistry {
             self.serve_new(&served_disk).map(|()| served_disk)
         });
         self.end(&mut self.disks(), &id, attached.is_ok());
-        let described = |served_disk: Arc<ServedDisk>| {
-            let notes = served_disk.block_size_note().into_iter().collect();
-            DiskReply { notes, ..reply(&served_disk) }
-        };
-        attached.map(described).map_err(failed)
+        attached.map(|served_disk| reply(&served_disk)).map_err(failed)
     }
 
     /// Publishes a disk that is being attached, so that `stats` shows it.

@@ -38,7 +38,7 @@ use self::nbd::NbdExport;
 pub use self::nbd::NbdExportError;
 use crate::deadline::run_with_deadline;
 use crate::keeper_client::Identity;
-use crate::open_disk::{Opened, block_size_note, open_again};
+use crate::open_disk::{Opened, open_again};
 use crate::pool::Pool;
 pub(crate) use fence::FenceWaiter;
 pub(crate) use poll::{PollOverrides, policy};
@@ -121,17 +121,7 @@ impl ServedDisk {
     /// The image cannot be opened, or no descriptors are left.
     pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ServedDiskError> {
         let opened = Self::open_disk(&spec, None, None)?;
-        let served_disk = Self::with(spec, opened, None, pool)?;
-        if let Some(note) = served_disk.block_size_note() {
-            tracing::warn!(disk = served_disk.spec.id, "{note}");
-        }
-        Ok(served_disk)
-    }
-
-    /// Returns what users should know about a block size that follows from the storage.
-    pub(crate) fn block_size_note(&self) -> Option<String> {
-        let is_block_device = self.identity.is_some_and(|identity| identity.inode == 0);
-        block_size_note(&self.spec, self.geometry(), is_block_device)
+        Self::with(spec, opened, None, pool)
     }
 
     fn with(
@@ -269,6 +259,11 @@ impl ServedDisk {
     /// Returns the number of requests that wait for space on the storage.
     pub fn waiting(&self) -> u64 {
         self.disk.stalled()
+    }
+
+    /// Returns the number of read-modify-writes that the blocks of the storage have caused.
+    pub fn small_writes(&self) -> u64 {
+        self.disk.small_writes()
     }
 
     /// Returns the virtio device with its statistics.

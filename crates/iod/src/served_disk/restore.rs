@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use blk::TokenBalance;
-use model::spec::{Backend, DiskSpec};
+use model::spec::{Backend, BlockSize, DiskSpec};
 use vhost_user::Listener;
 
 use super::{ServedDisk, ServedDiskError, lock};
@@ -52,7 +52,7 @@ impl ServedDisk {
     /// Opens a disk of a former worker. It is not served yet and not locked.
     ///
     /// # Errors
-    /// The image is gone, another one, or smaller than guests were told; or it needs larger blocks.
+    /// The image is gone, another one, or smaller than guests were told.
     pub fn restore(
         preserved_disk: &PreservedDisk,
         preserved_fds: PreservedFds,
@@ -90,14 +90,10 @@ fn open(
     memory: Option<OwnedFd>,
 ) -> Result<Opened, ServedDiskError> {
     let PreservedDisk { spec, size, block_size: told, .. } = preserved_disk;
-    let spec = DiskSpec { block_size: told.or(spec.block_size), ..spec.clone() };
-    ServedDisk::open_disk(&spec, memory, *size).map_err(|error| match (error, told) {
-        (ServedDiskError::Open(error), &Some(told)) => match error.needed_block_size() {
-            Some((path, found)) => ServedDiskError::BlockSize { path: path.into(), found, told },
-            None => error.into(),
-        },
-        (error, _) => error,
-    })
+    // Workers that did not record the size told guests that of the storage.
+    let told = told.map(BlockSize::Bytes).or(spec.block_size).unwrap_or(BlockSize::Storage);
+    let spec = DiskSpec { block_size: Some(told), ..spec.clone() };
+    ServedDisk::open_disk(&spec, memory, *size)
 }
 
 /// Checks that the image is the one that guests know.

@@ -59,6 +59,36 @@ pub enum CacheMode {
     Writeback,
 }
 
+/// Logical block size of a disk. On the wire: a number of bytes, or `"storage"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockSize {
+    /// The size that direct I/O on the storage needs; 512 bytes with the page cache. For disks whose
+    /// guests were told that size before.
+    Storage,
+    /// This number of bytes, whatever the storage needs.
+    #[serde(untagged)]
+    Bytes(u32),
+}
+
+impl BlockSize {
+    /// Default block size in bytes. Every driver accepts it.
+    pub const DEFAULT_BYTES: u32 = 512;
+}
+
+impl std::str::FromStr for BlockSize {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        if text == "storage" {
+            return Ok(Self::Storage);
+        }
+        text.parse().map(Self::Bytes).or_else(|_| {
+            refuse("block_size", format!("{text:?} is neither a number of bytes nor \"storage\""))
+        })
+    }
+}
+
 /// Behaviour of a write when the storage is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,9 +119,9 @@ pub struct DiskSpec {
     /// Answer to GET_ID; empty when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Logical block size in bytes; the one that direct I/O requires when absent.
+    /// Logical block size; 512 bytes when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub block_size: Option<u32>,
+    pub block_size: Option<BlockSize>,
     /// Host cache mode.
     #[serde(default)]
     pub cache: CacheMode,
@@ -196,7 +226,7 @@ impl DiskSpec {
             return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
         }
         validate_serial(self.serial.as_deref())?;
-        if let Some(size) = self.block_size {
+        if let Some(BlockSize::Bytes(size)) = self.block_size {
             validate_block_size(size)?;
         }
         self.caps.map_or(Ok(()), |caps| caps.validate())?;
@@ -222,6 +252,15 @@ impl DiskSpec {
         Self { poll, poll_max_us, poll_idle_threshold, ..self }
     }
 
+    /// Returns the logical block size in bytes. `None` if the storage determines it.
+    pub fn block_bytes(&self) -> Option<u32> {
+        match self.block_size {
+            None => Some(BlockSize::DEFAULT_BYTES),
+            Some(BlockSize::Bytes(bytes)) => Some(bytes),
+            Some(BlockSize::Storage) => None,
+        }
+    }
+
     fn validate_backend(&self) -> Result<(), SpecError> {
         let size = match &self.backend {
             Backend::File(path) if path.as_os_str().is_empty() => {
@@ -230,7 +269,7 @@ impl DiskSpec {
             Backend::File(_) => return Ok(()),
             Backend::Null(size) | Backend::Memory(size) => *size,
         };
-        let unit = u64::from(self.block_size.unwrap_or(512));
+        let unit = u64::from(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES));
         if size == 0 || size > MAX_DISK_BYTES {
             return refuse("backend", format!("{size} bytes is not in 1 to {MAX_DISK_BYTES}"));
         }

@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser};
-use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, SpecError};
+use model::spec::{Backend, BlockSize, CacheMode, Caps, DiskSpec, OnFull, SpecError};
 
 use crate::open_disk::CONNECTED;
 use crate::options::poll::PollOptions;
@@ -68,10 +68,10 @@ pub struct BlkOptions {
     /// Serial number that the guest sees, up to 20 characters
     #[arg(long, value_name = "TEXT", value_parser = serial)]
     pub serial: Option<String>,
-    /// Logical block size in bytes [default: what the storage requires for direct I/O, 512 with
-    /// --cache writeback]
+    /// Logical block size in bytes, or storage for the one that direct I/O on the storage requires
+    /// [default: 512]
     #[arg(long, value_name = "BYTES")]
-    pub block_size: Option<u32>,
+    pub block_size: Option<BlockSize>,
     /// Caching on the host: none is direct I/O, writeback uses the page cache until a flush
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Cache::None)]
     pub cache: Cache,

@@ -1,7 +1,7 @@
 //! Options and the specs that result from them.
 
 use clap::CommandFactory;
-use model::spec::{CacheMode, Caps, OnFull, PollMode};
+use model::spec::{BlockSize, CacheMode, Caps, OnFull, PollMode};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn every_option_reaches_the_spec() {
         queues: 4,
         read_only: true,
         serial: Some("A1".into()),
-        block_size: Some(512),
+        block_size: Some(BlockSize::Bytes(512)),
         cache: CacheMode::Writeback,
         poll: Some(PollMode::Always),
         poll_max_us: Some(50),
