@@ -83,6 +83,14 @@ pub enum DiskError {
         /// Size that guests see, in bytes.
         size: u64,
     },
+    /// An image in a format with metadata cannot be opened, written or flushed.
+    #[error("cannot use the image {}: {problem}", path.display())]
+    Image {
+        /// Path of the image.
+        path: PathBuf,
+        /// Cause, and the remedy.
+        problem: String,
+    },
     /// The disk cannot have the requested size.
     #[error("cannot resize: {problem}")]
     Resize {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disk::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
+use ::disk::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
 use image::channel::MapChannel;
 use image::shared::{Answer, AnswerKind, QuestionKind};
 use memory::Buffers;
@@ -56,7 +56,9 @@ pub(crate) struct MappedChannel {
     is_timer_set: bool,
     is_draining: bool,
     is_abandoned: bool,
-    has_asked: bool,
+    pub(crate) has_asked: bool,
+    /// Fills whose next step can begin.
+    pub(crate) fills: Vec<usize>,
     ended: Vec<Completion>,
     // Kept for their capacity.
     answers: Vec<Answer>,
@@ -96,6 +98,7 @@ impl MappedChannel {
             is_draining: false,
             is_abandoned: false,
             has_asked: false,
+            fills: Vec::new(),
             ended: Vec::new(),
             answers: Vec::new(),
             completions: Vec::new(),
@@ -114,7 +117,8 @@ impl MappedChannel {
     ) {
         let (holds, added) = (Vec::new(), Vec::new());
         let phase = Phase::Planned;
-        let piece = Piece { parent, action, offset, len, buffers, phase, holds, added };
+        let piece =
+            Piece { parent, action, offset, len, buffers, phase, holds, added, file_offset: 0 };
         let index = self.pieces.insert(piece);
         if let Some(parent) = self.parents.get(parent) {
             parent.left += 1;
@@ -243,14 +247,31 @@ impl MappedChannel {
         }
     }
 
+    /// Returns whether a piece may wait for space.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.limits.waits_for_room && !self.is_draining
+    }
+
     /// Lets a piece wait for space, or fails it.
     pub(crate) fn stall(&mut self, index: usize) {
-        if self.is_draining || !self.limits.waits_for_room {
+        if !self.may_wait() {
             return self.end_piece(index, Err(IoError::Full));
         }
         if let Some(piece) = self.pieces.get(index) {
             piece.phase = Phase::Stalled;
         }
+    }
+
+    /// Tries a piece again that waits for space.
+    fn resume(&mut self, context: &mut Context<'_>, index: usize) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        let Phase::StalledMidway(offset) = piece.phase else { return self.planned.push(index) };
+        piece.phase = Phase::Submitted;
+        piece.file_offset = offset;
+        let buffers = std::mem::take(&mut piece.buffers);
+        let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index as u32);
+        let request = Request { kind, offset, len: len as u64, buffers, tag };
+        self.submit_piece(context, Target::File, request);
     }
 
     fn on_answer(&mut self, answer: Answer) {
@@ -286,32 +307,38 @@ impl MappedChannel {
 
     /// Fails the pieces that wait for space, if the queue drains or must not wait.
     fn fail_waiting(&mut self) {
-        if !self.is_draining && self.limits.waits_for_room {
+        if self.may_wait() {
             return;
         }
         let asked = self.service.waiting() > 0;
         let waits = |piece: &Piece| match piece.phase {
-            Phase::Stalled => true,
+            Phase::Stalled | Phase::StalledMidway(_) => true,
             Phase::Asked => asked && matches!(piece.action, Action::Write { .. } | Action::Zero),
             _ => false,
         };
-        let all: Vec<_> = self.pieces.iter().filter(|(_, piece)| waits(piece)).collect();
-        let all: Vec<_> = all.into_iter().map(|(index, _)| index).collect();
-        for index in all {
-            match self.pieces.get(index).map(|piece| matches!(piece.phase, Phase::Asked)) {
-                Some(true) => self.end_asked(index, Err(IoError::Full)),
-                Some(false) => self.end_piece(index, Err(IoError::Full)),
-                None => {}
-            }
+        for index in self.indices(waits) {
+            self.end_waiting(index, Err(IoError::Full));
         }
     }
 
-    fn count_stalled(&self) -> usize {
-        self.pieces.iter().filter(|(_, piece)| matches!(piece.phase, Phase::Stalled)).count()
+    /// Ends a piece that has nothing in the kernel.
+    fn end_waiting(&mut self, index: usize, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        if matches!(piece.phase, Phase::Asked) {
+            return self.end_asked(index, outcome);
+        }
+        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
+        holds.into_iter().for_each(|hold| self.map.leave(hold));
+        added.into_iter().for_each(|added| self.map.fail_blocks(added));
+        self.end_piece(index, outcome);
+    }
+
+    fn indices(&self, with: impl Fn(&Piece) -> bool) -> Vec<usize> {
+        self.pieces.iter().filter(|(_, piece)| with(piece)).map(|(index, _)| index).collect()
     }
 
     fn set_timer(&mut self, context: &mut Context<'_>) {
-        if !self.is_timer_set && self.count_stalled() > 0 {
+        if !self.is_timer_set && self.pieces.iter().any(|(_, piece)| piece.is_stalled()) {
             self.is_timer_set = true;
             context.submit(&self.port, IoOp::Timer { after: RETRY }, 0);
         }
@@ -339,9 +366,9 @@ impl MappedChannel {
         if !timers.is_empty() {
             timers.clear();
             self.is_timer_set = false;
-            let stalled = self.pieces.iter().filter(|(_, one)| matches!(one.phase, Phase::Stalled));
-            let stalled: Vec<_> = stalled.map(|(index, _)| index).collect();
-            self.planned.extend(stalled);
+            for index in self.indices(Piece::is_stalled) {
+                self.resume(context, index);
+            }
         }
         self.op_completions = timers;
     }
@@ -399,7 +426,7 @@ impl Channel for MappedChannel {
     fn waiting(&self) -> usize {
         let asked = self.service.waiting() > 0;
         let waits = |piece: &Piece| match piece.phase {
-            Phase::Stalled => true,
+            Phase::Stalled | Phase::StalledMidway(_) => true,
             Phase::Asked => asked,
             _ => false,
         };
@@ -415,19 +442,21 @@ impl Channel for MappedChannel {
         self.is_abandoned = true;
         self.file.abandon();
         self.below.iter_mut().for_each(|below| below.abandon());
-        let asked: Vec<_> = self.pieces.iter().map(|(index, _)| index).collect();
-        for index in asked {
-            match self.pieces.get(index).map(|piece| &piece.phase) {
-                Some(Phase::Asked) => self.end_asked(index, CANCELED),
-                Some(Phase::Stalled) => self.end_piece(index, CANCELED),
-                _ => {}
-            }
+        let waits = |piece: &Piece| piece.is_stalled() || matches!(piece.phase, Phase::Asked);
+        for index in self.indices(waits) {
+            self.end_waiting(index, CANCELED);
         }
     }
 }
 
 impl Drop for MappedChannel {
     fn drop(&mut self) {
+        let fills = self.pieces.iter().filter_map(|(_, piece)| match &piece.phase {
+            Phase::Reading(fill) | Phase::Filling(fill) => Some(fill.grant),
+            _ => None,
+        });
+        // A late write may land in their clusters.
+        fills.for_each(|grant| self.map.ask(0, QuestionKind::Failed(grant)));
         self.service.close_channel(self.number);
     }
 }

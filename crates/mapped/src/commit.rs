@@ -1,6 +1,6 @@
 //! Ends of I/O.
 
-use disk::Completion;
+use ::disk::Completion;
 
 use crate::channel::MappedChannel;
 use crate::piece::{Action, Phase};
@@ -16,10 +16,12 @@ impl MappedChannel {
             Phase::Filling(fill) => self.end_fill(index, fill, outcome),
             _ => {
                 piece.buffers = buffers;
+                if matches!(piece.action, Action::Write { .. }) {
+                    return self.end_write(index, outcome);
+                }
                 let holds = std::mem::take(&mut piece.holds);
-                let is_write = matches!(piece.action, Action::Write { .. });
                 holds.into_iter().for_each(|hold| self.map.leave(hold));
-                if is_write { self.end_write(index, outcome) } else { self.end_piece(index, outcome) }
+                self.end_piece(index, outcome);
             }
         }
     }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use disk::{IoError, Request, RequestKind};
+use ::disk::{IoError, Request, RequestKind};
 use image::map::{Base, Kind};
-use image::shared::{Grant, QuestionKind};
+use image::shared::Grant;
 use memory::{Buffers, Mapping};
 use reactor::Context;
 use rustix::io::Errno;
@@ -24,7 +24,7 @@ impl MappedChannel {
         let hold = self.map.enter_grant();
         let Ok(memory) = Mapping::private(1 << bits).map(Arc::new) else {
             self.map.fail_grant(grant, hold);
-            self.has_asked();
+            self.has_asked = true;
             return self.end_piece(index, Err(IoError::Storage(Errno::NOMEM)));
         };
         if let Some(piece) = self.pieces.get(index) {
@@ -105,7 +105,7 @@ impl MappedChannel {
         let hold = self.pieces.get(index).and_then(|piece| piece.holds.pop());
         if let Some(hold) = hold {
             self.map.commit_grant(&fill.grant, full, hold);
-            self.has_asked();
+            self.has_asked = true;
         }
         if let Some(true) = self.pieces.get(index).map(|piece| piece.is_durable()) {
             self.flush_later(index);
@@ -117,16 +117,11 @@ impl MappedChannel {
         let hold = self.pieces.get(index).and_then(|piece| piece.holds.pop());
         if let Some(hold) = hold {
             self.map.fail_grant(fill.grant, hold);
-            self.has_asked();
+            self.has_asked = true;
         }
         match outcome {
-            Err(IoError::Full | IoError::Storage(Errno::NOSPC | Errno::DQUOT)) => self.stall(index),
+            Err(IoError::Full) => self.stall(index),
             outcome => self.end_piece(index, outcome),
         }
-    }
-
-    /// Asks the owner to describe a granule. Used for granules that no word can describe.
-    pub(crate) fn describe(&mut self, index: usize, granule: u64) {
-        self.ask(index, QuestionKind::Read(granule));
     }
 }

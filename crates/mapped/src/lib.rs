@@ -32,11 +32,15 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod broken;
 mod channel;
 mod commit;
+mod disk;
 mod fill;
 mod mailbox;
 mod piece;
 mod read;
 mod service;
 mod write;
+
+pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};

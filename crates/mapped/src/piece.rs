@@ -25,7 +25,9 @@ pub(crate) struct Parent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Read,
-    Write { durable: bool },
+    Write {
+        durable: bool,
+    },
     /// Make whole granules zero, one after the other.
     Zero,
     Flush,
@@ -45,6 +47,20 @@ pub(crate) struct Piece {
     pub(crate) holds: Vec<Hold>,
     /// Blocks to commit after a write.
     pub(crate) added: Vec<AddedBlocks>,
+    /// First byte in the file of a write in flight.
+    pub(crate) file_offset: u64,
+}
+
+impl Piece {
+    /// Returns whether the data must be durable when the request ends.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.action == Action::Write { durable: true }
+    }
+
+    /// Returns whether the piece waits for space with the storage.
+    pub(crate) fn is_stalled(&self) -> bool {
+        matches!(self.phase, Phase::Stalled | Phase::StalledMidway(_))
+    }
 }
 
 /// Progress of a piece.
@@ -62,6 +78,8 @@ pub(crate) enum Phase {
     Filling(Fill),
     /// It waits for space on the storage.
     Stalled,
+    /// It waits for space after a part was written: the rest goes to this byte of the file.
+    StalledMidway(u64),
     /// It has ended, and the answer of the owner is still to come.
     Ended,
 }

@@ -1,6 +1,6 @@
 //! Reads.
 
-use disk::{Request, RequestKind};
+use ::disk::{Request, RequestKind};
 use image::channel::ReadPlan;
 use image::map::{Base, Hold, Layout, Word};
 use image::shared::QuestionKind;

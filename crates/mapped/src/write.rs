@@ -1,12 +1,11 @@
 //! Writes and zeroes.
 
-use disk::{IoError, Request, RequestKind};
+use ::disk::{IoError, Request, RequestKind};
 use image::channel::{AddedBlocks, ReadPlan, WritePlan};
 use image::map::{Base, Hold, Layout};
 use image::shared::QuestionKind;
 use memory::{Buffers, Mapping};
 use reactor::Context;
-use rustix::io::Errno;
 use std::sync::Arc;
 
 use crate::channel::{MappedChannel, Target};
@@ -44,6 +43,7 @@ impl MappedChannel {
         }
         let Some(piece) = self.pieces.get(index) else { return };
         (piece.holds, piece.added, piece.phase) = (holds, added, Phase::Submitted);
+        piece.file_offset = at;
         let (buffers, tag) = (std::mem::take(&mut piece.buffers), index as u32);
         let kind = RequestKind::Write { durable: durable_here };
         let request = Request { kind, offset: at, len, buffers, tag };
@@ -63,7 +63,8 @@ impl MappedChannel {
             let skip = at % granule_bytes;
             let part = (len - run.len).min(granule_bytes - skip);
             let blocks = blocks_of(&layout, skip, part);
-            let (place, hold, added) = match self.map.plan_write(at >> layout.granule_bits, blocks) {
+            let (place, hold, added) = match self.map.plan_write(at >> layout.granule_bits, blocks)
+            {
                 WritePlan::Ask(question) if run.len == 0 => return Err((question, part)),
                 // It asks when its turn comes.
                 WritePlan::Ask(_) => break,
@@ -133,20 +134,38 @@ impl MappedChannel {
         }
     }
 
-    /// Commits or fails the blocks and the place of a write.
+    /// Commits or fails a write, or lets it wait for space.
     pub(crate) fn end_write(&mut self, index: usize, outcome: Result<(), IoError>) {
+        if outcome == Err(IoError::Full) && self.waits_midway(index) {
+            return;
+        }
         let Some(piece) = self.pieces.get(index) else { return };
-        let added = std::mem::take(&mut piece.added);
+        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
         for added in added {
             match outcome {
                 Ok(()) => self.map.commit_blocks(added),
                 Err(_) => self.map.fail_blocks(added),
             }
         }
+        holds.into_iter().for_each(|hold| self.map.leave(hold));
         match outcome {
-            Err(IoError::Full | IoError::Storage(Errno::NOSPC | Errno::DQUOT)) => self.stall(index),
+            Err(IoError::Full) => self.stall(index),
             outcome => self.end_piece(index, outcome),
         }
+    }
+
+    /// Keeps a write that has stored a part before the storage was full. It cannot begin again: the
+    /// buffers of that part are consumed. Returns false if nothing was stored.
+    fn waits_midway(&mut self, index: usize) -> bool {
+        let may_wait = self.may_wait();
+        let Some(piece) = self.pieces.get(index) else { return false };
+        let stored = piece.len - piece.buffers.len() as u64;
+        let at = piece.file_offset + stored;
+        if stored == 0 || !may_wait {
+            return false;
+        }
+        piece.phase = Phase::StalledMidway(at);
+        true
     }
 }
 
