@@ -12,7 +12,6 @@ pub(crate) trait Cell {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
-    fn swap(&self, value: u64, order: Ordering) -> u64;
     fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64>;
     fn fence();
 }
@@ -31,11 +30,6 @@ impl Cell for AtomicU64 {
     #[inline]
     fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         self.fetch_add(value, order)
-    }
-
-    #[inline]
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.swap(value, order)
     }
 
     #[inline]

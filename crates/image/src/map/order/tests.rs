@@ -27,10 +27,6 @@ impl<const FENCED: bool> Cell for Number<FENCED> {
         self.0.fetch_add(value, order)
     }
 
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.0.swap(value, order)
-    }
-
     fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
     }
@@ -64,7 +60,7 @@ fn discard_and_read<const FENCED: bool>() {
         let (now, slot) = (Arc::clone(&now), Arc::clone(&slot));
         let (word, content) = (Arc::clone(&word), Arc::clone(&content));
         thread::spawn(move || {
-            word.swap(Word::ZERO.bits(), Ordering::AcqRel);
+            word.0.swap(Word::ZERO.bits(), Ordering::AcqRel);
             let ended = end_epoch(&*now);
             before_slots::<Number<FENCED>>();
             let shown = slot.load(Ordering::Acquire);
@@ -116,7 +112,7 @@ fn a_block_is_discarded_with_its_cluster_or_its_record_is_canceled() {
                 record.store(0, Ordering::Release);
             }
         });
-        let old = Word::from_bits(word.swap(Word::ZERO.bits(), Ordering::AcqRel));
+        let old = Word::from_bits(word.0.swap(Word::ZERO.bits(), Ordering::AcqRel));
         channel.join().unwrap();
         assert_eq!(live.load(Ordering::Acquire) == 1, old == data(3));
         assert_eq!(word.load(Ordering::Acquire), Word::ZERO.bits());
