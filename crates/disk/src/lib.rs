@@ -1,4 +1,5 @@
-//! The Disk contract and its backends: file, block device, memory, null.
+//! The Disk contract and its backends: file, block device, memory, null, and a window of another
+//! disk.
 //!
 //! # Words
 //! - [`Disk`]: a device with a geometry, on which channels are opened. All threads share it.
@@ -23,6 +24,7 @@
 //! | [`FileDisk`] | io_uring, direct or buffered | fdatasync | fallocate, zeroes | waits or fails |
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
+//! | [`Window`] | those of the disk that contains it, at an offset | | | |
 //!
 //! # Design
 //! **A failed flush stays failed.** The kernel reports lost data once per open file and forgets the
@@ -78,6 +80,7 @@ mod file;
 mod null;
 mod ram;
 mod request;
+mod window;
 
 use std::fmt::Debug;
 
@@ -88,6 +91,7 @@ pub use file::{FileDisk, FileIdentity, FileOptions, OnFull, fence_byte};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};
+pub use window::Window;
 
 /// Block storage. All methods may be called from any thread but a reactor's. Exceptions are
 /// [`Disk::open_channel`], which runs on the reactor that will own the channel, and methods that
