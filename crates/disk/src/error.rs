@@ -26,6 +26,16 @@ pub enum DiskError {
         /// Type of the file.
         what: &'static str,
     },
+    /// A descriptor that was handed in does not allow what the disk needs.
+    #[error("{} is not open for {needed}; open it for that, or {remedy}", path.display())]
+    Access {
+        /// Name of the descriptor.
+        path: PathBuf,
+        /// Kind of access that the disk needs.
+        needed: &'static str,
+        /// Other remedy.
+        remedy: &'static str,
+    },
     /// The image is empty.
     #[error("{} is empty; give it a size first, for example with `truncate -s 8G`", path.display())]
     Empty {
@@ -95,6 +105,16 @@ pub enum DiskError {
     #[error("cannot resize: {problem}")]
     Resize {
         /// Reason, and what would be possible.
+        problem: String,
+    },
+    /// The range is not one that another disk contains.
+    #[error("the window of {size} bytes at {offset} {problem}; give another offset and size")]
+    Window {
+        /// First byte of the range.
+        offset: u64,
+        /// Length of the range in bytes.
+        size: u64,
+        /// Reason.
         problem: String,
     },
     /// There is no memory for a memory disk.

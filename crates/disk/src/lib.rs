@@ -1,4 +1,5 @@
-//! The Disk contract and its backends: file, block device, memory, null.
+//! The Disk contract and its backends: file, block device, memory, null, and a window of another
+//! disk.
 //!
 //! # Words
 //! - [`Disk`]: a device with a geometry, on which channels are opened. All threads share it.
@@ -23,6 +24,7 @@
 //! | [`FileDisk`] | io_uring, direct or buffered | fdatasync | fallocate, zeroes | waits or fails |
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
+//! | [`Window`] | those of the disk that contains it, at an offset | | | |
 //!
 //! # Design
 //! **A failed flush stays failed.** The kernel reports lost data once per open file and forgets the
@@ -80,6 +82,7 @@ mod null;
 mod ram;
 mod request;
 mod small_blocks;
+mod window;
 
 use std::fmt::Debug;
 
@@ -91,6 +94,7 @@ pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};
 pub use small_blocks::SmallBlocks;
+pub use window::Window;
 
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: Result<(), IoError> = Err(IoError::Storage(rustix::io::Errno::CANCELED));

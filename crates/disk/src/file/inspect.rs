@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fstat, fstatfs, ioctl_blksszget, seek,
-    statx,
+    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fcntl_getfl, fstat, fstatfs,
+    ioctl_blksszget, seek, statx,
 };
 use rustix::io::Errno;
 
@@ -72,17 +72,44 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns })
 }
 
-/// Opens the path in `options` if it is a file or a block device. Returns true for a device.
-fn open_checked(options: &FileOptions) -> Result<(OwnedFd, bool), DiskError> {
+/// Finds the file at the path in `options`, without opening it for I/O.
+pub(super) fn find(options: &FileOptions) -> Result<OwnedFd, DiskError> {
+    let path = &options.path;
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|source| DiskError::Os { action: "open", path: path.clone(), source })
+}
+
+/// Checks that a descriptor that was handed in is open for what `options` need.
+pub(super) fn check_access(options: &FileOptions, fd: BorrowedFd<'_>) -> Result<(), DiskError> {
+    let path = options.path.clone();
+    let flags = fcntl_getfl(fd).map_err(|source| DiskError::Os {
+        action: "inspect",
+        path: path.clone(),
+        source,
+    })?;
+    let access = flags & OFlags::ACCMODE;
+    let (needed, remedy) = if flags.contains(OFlags::PATH) || access == OFlags::WRONLY {
+        ("reading", "give its path")
+    } else if !options.read_only && access != OFlags::RDWR {
+        ("writing", "attach the disk read-only")
+    } else {
+        return Ok(());
+    };
+    Err(DiskError::Access { path, needed, remedy })
+}
+
+/// Opens the found file if it is a file or a block device. Returns true for a device.
+fn open_checked(
+    options: &FileOptions,
+    found: BorrowedFd<'_>,
+) -> Result<(OwnedFd, bool), DiskError> {
     let path = &options.path;
     let os = |action| {
         let path = path.clone();
         move |source| DiskError::Os { action, path, source }
     };
     // Check the type before the real open: opening a FIFO would wait, and a device may act on it.
-    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(os("open"))?;
-    let kind = FileType::from_raw_mode(fstat(&found).map_err(os("inspect"))?.st_mode);
+    let kind = FileType::from_raw_mode(fstat(found).map_err(os("inspect"))?.st_mode);
     let is_block_device = match kind {
         FileType::RegularFile => false,
         FileType::BlockDevice => true,
@@ -112,10 +139,15 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Opens an image and reads its geometry. Of a larger image, only the first `at_most` bytes count.
-pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, ImageInfo), DiskError> {
+/// Opens a found image and reads its geometry. Of a larger image, only the first `at_most` bytes
+/// count.
+pub(crate) fn open(
+    options: &FileOptions,
+    found: BorrowedFd<'_>,
+    at_most: u64,
+) -> Result<(OwnedFd, ImageInfo), DiskError> {
     let path = &options.path;
-    let (fd, is_block_device) = open_checked(options)?;
+    let (fd, is_block_device) = open_checked(options, found)?;
     let found = size(fd.as_fd()).map_err(|source| DiskError::Os {
         action: "measure",
         path: path.clone(),

@@ -7,7 +7,7 @@ mod inspect;
 mod lock;
 mod request;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,7 +37,7 @@ pub enum OnFull {
 /// Options for opening an image.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// Path of the image or block device.
+    /// Path of the image or block device, or the name of a descriptor in messages.
     pub path: PathBuf,
     /// True to refuse writes.
     pub read_only: bool,
@@ -117,7 +117,24 @@ impl FileDisk {
     /// # Errors
     /// Fails as [`Self::open`] does. A smaller image is opened with its current size.
     pub fn reopen(options: FileOptions, size: u64) -> Result<Self, DiskError> {
-        let (file, image_info) = inspect::open(&options, size)?;
+        let found = inspect::find(&options)?;
+        let (file, image_info) = inspect::open(&options, found.as_fd(), size)?;
+        Ok(Self::with(options, file, image_info, false))
+    }
+
+    /// Opens the file of a descriptor that was handed in, as [`Self::reopen`] opens a path. The disk
+    /// has an open file of its own: locks and fence must not be those of all holders of the
+    /// descriptor, and its cache mode must not change theirs.
+    ///
+    /// # Errors
+    /// Fails as [`Self::reopen`] does, or if the descriptor is not open for what the disk needs.
+    pub fn reopen_fd(
+        options: FileOptions,
+        fd: BorrowedFd<'_>,
+        size: u64,
+    ) -> Result<Self, DiskError> {
+        inspect::check_access(&options, fd)?;
+        let (file, image_info) = inspect::open(&options, fd, size)?;
         Ok(Self::with(options, file, image_info, false))
     }
 

@@ -2,6 +2,7 @@
 //! and full-storage rules of the `Disk` contract.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use disk::conformance::{self, Client};
 use disk::{
     Disk, DiskError, FileDisk, FileOptions, IoError, MemoryDisk, NullDisk, OnFull, RequestKind,
+    Window,
 };
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -101,6 +103,85 @@ fn memory_conforms_and_grows() {
     client.write(2 * SIZE - 512, vec![8; 512]);
     assert_eq!(client.read(2 * SIZE - 512, 512), [8; 512]);
     assert_eq!(client.read(0, 512), [7; 512]);
+}
+
+/// Runs the suite on the middle of a disk and checks that the rest is untouched.
+fn window_conforms(child: Arc<dyn Disk>) {
+    let (offset, size) = (1 << 20, SIZE - (2 << 20));
+    child.activate().unwrap();
+    let client = Client::new(&child);
+    let whole = client.read(0, 4096).len() as u64;
+    let edges = [0, offset - whole, offset + size, SIZE - whole];
+    for at in edges {
+        client.write(at, vec![9; whole as usize]);
+    }
+    let window: Arc<dyn Disk> = Arc::new(Window::new(Arc::clone(&child), offset, size).unwrap());
+    conformance::run(Arc::clone(&window));
+    child.activate().unwrap();
+    for at in edges {
+        assert!(client.read(at, whole).iter().all(|byte| *byte == 9), "at {at}");
+    }
+    // Data, holes and the limit are those of the child at the offset.
+    Client::new(&window).write(0, vec![7; 4096]);
+    assert_eq!(client.read(offset, 4096), [7; 4096]);
+    let same = |at, len| (window.extents(at, len, 3), child.extents(offset + at, len, 3));
+    for (ours, theirs) in [same(0, size), same(1 << 20, 1 << 20), same(size - 4096, 4096)] {
+        assert_eq!(ours.unwrap(), theirs.unwrap());
+    }
+}
+
+#[test]
+fn a_window_of_each_disk_conforms_and_touches_nothing_else() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    window_conforms(open(options(&path)));
+    window_conforms(open(FileOptions { direct: true, ..options(&path) }));
+    window_conforms(Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap()));
+    let outer = Arc::new(MemoryDisk::new(SIZE + (1 << 20), 512, false).unwrap());
+    window_conforms(Arc::new(Window::new(outer, 1 << 19, SIZE).unwrap()));
+}
+
+#[test]
+fn a_descriptor_is_opened_anew_for_what_it_allows() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let file = |write| std::fs::File::options().read(true).write(write).open(&path).unwrap();
+    let named = FileOptions { path: "fd:3".into(), ..options(&path) };
+    let reader = FileOptions { read_only: true, ..named.clone() };
+    let open = |options: &FileOptions, file: &std::fs::File, size| {
+        FileDisk::reopen_fd(options.clone(), file.as_fd(), size)
+    };
+    let both = file(true);
+    let disk: Arc<dyn Disk> = Arc::new(open(&named, &both, u64::MAX).unwrap());
+    // Locks belong to the new open file: the descriptor's other holders are other users.
+    disk.activate().unwrap();
+    let error = open(&named, &both, u64::MAX).unwrap().activate().unwrap_err();
+    assert!(error.to_string().starts_with("fd:3 is in use"), "{error}");
+    Client::new(&disk).write(4096, vec![5; 4096]);
+    let mut found = [0; 4096];
+    both.read_exact_at(&mut found, 4096).unwrap();
+    assert_eq!(found, [5; 4096]);
+    assert_eq!(open(&named, &both, 4096).unwrap().geometry().size, 4096);
+    assert!(open(&reader, &file(false), SIZE).unwrap().geometry().read_only);
+    // The cache mode is that of the disk and changes nothing for other holders.
+    open(&FileOptions { direct: true, ..named.clone() }, &both, SIZE).unwrap();
+    assert!(!rustix::fs::fcntl_getfl(&both).unwrap().contains(rustix::fs::OFlags::DIRECT));
+
+    let text = |options: &FileOptions, file: &std::fs::File| {
+        open(options, file, SIZE).unwrap_err().to_string()
+    };
+    let refused = text(&named, &file(false));
+    assert!(refused.starts_with("fd:3 is not open for writing"), "{refused}");
+    assert!(refused.contains("read-only"), "{refused}");
+    let write_only = std::fs::File::options().write(true).open(&path).unwrap();
+    assert!(text(&reader, &write_only).contains("fd:3 is not open for reading"));
+    let (pipe, _end) = rustix::pipe::pipe().unwrap();
+    assert!(text(&reader, &pipe.into()).contains("fd:3 is a pipe"));
+    let found = rustix::fs::open(&path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+    assert!(text(&reader, &found.unwrap().into()).contains("not open for reading"));
+    // A file without a name is opened as well.
+    std::fs::remove_file(&path).unwrap();
+    open(&named, &both, SIZE).unwrap();
 }
 
 #[test]

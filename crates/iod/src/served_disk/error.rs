@@ -107,6 +107,17 @@ pub enum ServedDiskError {
         /// Name of the storage.
         place: String,
     },
+    /// The next process does not know the disk's backend.
+    #[error(
+        "its backend is {backend}, and the new worker reads disk records up to format {record}, \
+         which have no such backends; detach the disk, or upgrade to a newer version"
+    )]
+    TreeUnknown {
+        /// Tree of the disk.
+        backend: String,
+        /// Newest format that both sides know.
+        record: u32,
+    },
     /// The disk cannot be quiesced.
     #[error("{reason}")]
     NoStand {

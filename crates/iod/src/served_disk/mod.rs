@@ -22,13 +22,14 @@ mod stuck;
 mod tests;
 mod verbs;
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
-use disk::{Disk, FileDisk, Geometry};
+use disk::{Disk, Geometry};
 use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
@@ -37,8 +38,7 @@ pub use self::error::ServedDiskError;
 use self::nbd::NbdExport;
 pub use self::nbd::NbdExportError;
 use crate::deadline::run_with_deadline;
-use crate::keeper_client::Identity;
-use crate::open_disk::{Opened, open_again};
+use crate::open_disk::{Opened, Sources, TreeFile, open_again};
 use crate::pool::Pool;
 pub(crate) use fence::FenceWaiter;
 pub(crate) use poll::{PollOverrides, policy};
@@ -46,7 +46,7 @@ use queues::{NotifyMutex, StartedRings};
 pub(crate) use quiesce::{DiskFormats, DiskHandoverState, IncomingDisk, QuiescedDisk};
 use session_thread::DiskSessionThread;
 pub use session_thread::SocketRole;
-use stuck::{AbandonedIo, backend_text};
+use stuck::AbandonedIo;
 pub use stuck::{StuckError, StuckStorage};
 
 /// One opened disk behind its socket.
@@ -56,10 +56,10 @@ pub struct ServedDisk {
     disk: Arc<dyn Disk>,
     /// Descriptor of a memory disk's bytes.
     memory: Option<Arc<OwnedFd>>,
-    /// The disk, if it is a file or a block device.
-    image: Option<Arc<FileDisk>>,
-    /// Identity of the image file or device.
-    identity: Option<Identity>,
+    /// Files of the disk's tree, top first.
+    files: Vec<TreeFile>,
+    /// Descriptors that were handed in for the files, by their numbers in the spec.
+    handed_in: BTreeMap<u32, OwnedFd>,
     /// Listening socket for front-ends.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<BlkDevice>,
@@ -115,12 +115,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ServedDisk {
-    /// Opens the disk. It has no socket yet and is not locked.
+    /// Opens the disk from `sources` and the paths of its spec. It has no socket yet and is not
+    /// locked.
     ///
     /// # Errors
     /// The image cannot be opened, or no descriptors are left.
-    pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ServedDiskError> {
-        let opened = Self::open_disk(&spec, None, None)?;
+    pub fn open(
+        spec: DiskSpec,
+        sources: Sources,
+        pool: Arc<Pool>,
+    ) -> Result<Arc<Self>, ServedDiskError> {
+        let opened = Self::open_disk(&spec, sources, None)?;
         Self::with(spec, opened, None, pool)
     }
 
@@ -130,10 +135,10 @@ impl ServedDisk {
         listener: Option<Arc<Listener>>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let Opened { disk, memory, image, identity } = opened;
+        let Opened { disk, memory, files, handed_in } = opened;
         let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
-        if let Some(image) = &image {
-            pool.full_watch().add(&spec.id, backend_text(&spec), image);
+        for file in &files {
+            pool.full_watch().add(&spec.id, file.name.to_string(), &file.disk);
         }
         let options = DeviceOptions {
             id: spec.id.clone(),
@@ -153,8 +158,8 @@ impl ServedDisk {
             spec,
             disk,
             memory,
-            image,
-            identity: identity.map(Identity::from),
+            files,
+            handed_in,
             listener: Mutex::new(listener),
             device,
             front_end: Mutex::default(),
@@ -174,16 +179,16 @@ impl ServedDisk {
     /// closed.
     fn open_disk(
         spec: &DiskSpec,
-        memory: Option<OwnedFd>,
+        sources: Sources,
         size: Option<u64>,
     ) -> Result<Opened, ServedDiskError> {
         let deadline = Duration::from_millis(spec.stop_deadline_ms);
         let wanted = spec.clone();
         match run_with_deadline(Instant::now() + deadline, move || {
-            open_again(&wanted, memory, size)
+            open_again(&wanted, sources, size)
         }) {
             Ok(opened) => Ok(opened?),
-            Err(_) => Err(ServedDiskError::OpenHangs { place: backend_text(spec), deadline }),
+            Err(_) => Err(ServedDiskError::OpenHangs { place: spec.backend.place(), deadline }),
         }
     }
 

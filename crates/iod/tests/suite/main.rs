@@ -50,6 +50,7 @@ mod supervise;
 mod suspects;
 mod systemd;
 mod threads;
+mod trees;
 mod unheld;
 mod unkillable;
 mod upgrade;

@@ -1,5 +1,8 @@
 //! Specification of a disk.
 
+mod backend;
+#[cfg(test)]
+mod backend_tests;
 mod check;
 #[cfg(test)]
 mod tests;
@@ -12,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::caps::Caps;
 use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
+pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FILES};
 use check::validate_serial;
 pub use check::{validate_block_size, validate_id, validate_socket};
 pub use text::{parse_size, parse_time_ms};
@@ -34,19 +38,6 @@ pub const DEFAULT_STOP_DEADLINE_MS: u64 = 30_000;
 /// Maximum time that a stop waits for storage, in milliseconds: an hour. With a longer deadline
 /// every stop on hung storage would itself hang.
 pub const MAX_STOP_DEADLINE_MS: u64 = 3_600_000;
-
-/// Storage of a disk's bytes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
-/// `{"memory":BYTES}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Backend {
-    /// A raw image file or a block device.
-    File(PathBuf),
-    /// A null disk of this size in bytes: reads leave the buffers unchanged, writes are discarded.
-    Null(u64),
-    /// Anonymous memory of this size in bytes.
-    Memory(u64),
-}
 
 /// Host cache mode of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,7 +227,7 @@ impl DiskSpec {
                 format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
             return refuse("stop_deadline_ms", problem);
         }
-        self.validate_backend()
+        self.backend.validate(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES).into())
     }
 
     /// Returns the requested polling settings.
@@ -259,23 +250,5 @@ impl DiskSpec {
             Some(BlockSize::Bytes(bytes)) => Some(bytes),
             Some(BlockSize::Storage) => None,
         }
-    }
-
-    fn validate_backend(&self) -> Result<(), SpecError> {
-        let size = match &self.backend {
-            Backend::File(path) if path.as_os_str().is_empty() => {
-                return refuse("backend", "file path is empty");
-            }
-            Backend::File(_) => return Ok(()),
-            Backend::Null(size) | Backend::Memory(size) => *size,
-        };
-        let unit = u64::from(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES));
-        if size == 0 || size > MAX_DISK_BYTES {
-            return refuse("backend", format!("{size} bytes is not in 1 to {MAX_DISK_BYTES}"));
-        }
-        if size % unit != 0 {
-            return refuse("backend", format!("{size} bytes is not a multiple of {unit}"));
-        }
-        Ok(())
     }
 }
