@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 /// Reason why an image cannot be read, checked or created.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -74,6 +76,9 @@ pub enum ImageError {
         /// Reason and remedy.
         problem: String,
     },
+    /// The storage has no room for the image.
+    #[error("the storage is full")]
+    Full,
     /// The caller has requested an end.
     #[error("stopped before the end of the image, because the time limit passed")]
     Stopped,
@@ -86,6 +91,20 @@ impl ImageError {
     /// Returns a function that makes an error of the file.
     pub(crate) fn io(action: &'static str, offset: u64) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, offset, source }
+    }
+
+    /// Returns whether the storage has no room.
+    pub fn is_full(&self) -> bool {
+        matches!(self.errno(), Errno::NOSPC | Errno::DQUOT)
+    }
+
+    /// Returns the error number that a request ends with.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Full => Errno::NOSPC,
+            Self::Io { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
+            _ => Errno::IO,
+        }
     }
 
     /// Makes an error of the header.

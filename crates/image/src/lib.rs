@@ -32,9 +32,18 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod channel;
 mod error;
 mod file;
+pub mod format;
+pub mod journal;
+pub mod map;
+pub mod owner;
+mod planted;
 pub mod qcow2;
+pub mod shared;
+#[cfg(test)]
+mod simulation;
 
 pub use error::ImageError;
 pub use file::{ImageFile, PlainFile, run_now};

@@ -1,0 +1,161 @@
+//! Answers to questions.
+
+use super::{Obstacle, Owner};
+use crate::format::Format;
+use crate::map::{Base, Kind, Word};
+use crate::planted::{Bug, is_planted};
+use crate::shared::{AnswerKind, Grant, Question, QuestionKind};
+
+impl<F: Format> Owner<F> {
+    /// Answers a question now, or keeps it until it can.
+    pub async fn answer(&mut self, question: Question) {
+        self.counts.questions += 1;
+        let outcome = match question.kind {
+            QuestionKind::Read(granule) => self.load_page(granule).await.map(|()| AnswerKind::Look),
+            QuestionKind::Write(granule) => self.make_writable(granule).await,
+            QuestionKind::Discard(granule) => self.discard(granule).await,
+            QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
+            QuestionKind::Flush => return self.flushes.push(question),
+            QuestionKind::Committed(_) => return self.retry_busy(),
+            QuestionKind::Failed(grant) => return self.take_back(&grant),
+        };
+        match outcome {
+            Ok(kind) => self.answer_with(&question, kind),
+            Err(Obstacle::Busy) => self.keep_busy(question),
+            Err(Obstacle::NoRoom) => self.no_room.push(question),
+            Err(Obstacle::Failed(error)) => {
+                self.answer_with(&question, AnswerKind::Done(Err(error.errno())));
+            }
+        }
+    }
+
+    /// Asks all questions about busy granules again: one of them was committed or failed.
+    fn retry_busy(&mut self) {
+        let waiting = std::mem::take(&mut self.busy);
+        waiting.into_iter().for_each(|question| self.shared.ask(question));
+        self.shared.set_waiters(0);
+    }
+
+    fn keep_busy(&mut self, question: Question) {
+        let granule = match question.kind {
+            QuestionKind::Write(granule) | QuestionKind::Discard(granule) => granule,
+            // Others never wait for a granule.
+            _ => return,
+        };
+        self.busy.push(question);
+        self.shared.set_waiters(self.busy.len() as u64);
+        // The channel may have committed before it could see that a question waits.
+        if self.shared.map.load(granule).word.kind() != Kind::Busy {
+            self.retry_busy();
+        }
+    }
+
+    /// Asks all questions again that wait for room. To be called when room may have come.
+    pub fn retry_room(&mut self) {
+        let waiting = std::mem::take(&mut self.no_room);
+        waiting.into_iter().for_each(|question| self.shared.ask(question));
+    }
+
+    /// Gives a granule a cluster in the top file.
+    async fn make_writable(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+        self.load_page(granule).await?;
+        let found = self.shared.map.load(granule);
+        // `load_page` has linked it, and only this thread unlinks it.
+        let (Some(page), prior) = (found.page, found.word) else { return Ok(AnswerKind::Look) };
+        match prior.kind() {
+            Kind::Busy if !is_planted(Bug::BusyGranted) => return Err(Obstacle::Busy),
+            Kind::OverBelow | Kind::OverZero if prior.file() == 0 => return Ok(AnswerKind::Look),
+            _ => {}
+        }
+        // A word cannot say in which lower file a busy granule lies: the layer below knows.
+        let prior = match prior.readable() {
+            lower if lower.is_data() => Word::BELOW,
+            other => other,
+        };
+        if !self.journal.has_room(1) {
+            return Err(Obstacle::NoRoom);
+        }
+        let place = self.format.allocate().await?;
+        self.counts.allocations += 1;
+        let base = if prior == Word::ZERO { Base::Zero } else { Base::Below };
+        let empty = Word::data(place, 0, base);
+        let has_simple_base = matches!(prior.kind(), Kind::Below | Kind::Zero);
+        if self.format.has_blocks() && has_simple_base {
+            self.journal.put(granule, empty, 0)?;
+            self.shared.map.swap(page, granule, empty);
+            self.shared.count_commit();
+            return Ok(AnswerKind::Look);
+        }
+        let zero_number = match self.journal.entry(granule) {
+            Some((_, entry)) if entry.word.kind() == Kind::Zero => entry.number,
+            Some((_, entry)) if entry.is_granted() => entry.zero_number,
+            _ => 0,
+        };
+        let (entry, _) = self.journal.put(granule, Word::busy(empty), zero_number)?;
+        self.shared.map.swap(page, granule, Word::busy(prior));
+        Ok(AnswerKind::Granted(Grant { granule, page, prior, place, base, entry }))
+    }
+
+    /// Takes a grant back whose write failed. A late write may still land in its cluster.
+    fn take_back(&mut self, grant: &Grant) {
+        let Grant { granule, page, prior, place, .. } = *grant;
+        match self.journal.entry(granule) {
+            // The zeroes that the grant replaced may not be durable.
+            Some((id, entry)) if entry.zero_number > 0 => self.journal.set_word(id, Word::ZERO),
+            _ => self.journal.remove(granule),
+        }
+        self.format.condemn(place);
+        self.shared.map.swap(page, granule, prior);
+        self.retry_busy();
+    }
+
+    /// Makes a granule zero. Its cluster is freed later.
+    async fn discard(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+        self.load_page(granule).await?;
+        let found = self.shared.map.load(granule);
+        let done = Ok(AnswerKind::Done(Ok(())));
+        let Some(page) = found.page else { return done };
+        match found.word.kind() {
+            Kind::Busy if !is_planted(Bug::BusyGranted) => return Err(Obstacle::Busy),
+            Kind::Zero => return done,
+            _ => {}
+        }
+        if !self.journal.has_room(1) {
+            return Err(Obstacle::NoRoom);
+        }
+        let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
+        let old = self.shared.map.swap(page, granule, Word::ZERO);
+        self.shared.count_commit();
+        self.free_later(granule, old, number);
+        done
+    }
+
+    /// Moves the records of a ring into entries.
+    async fn fold(&mut self, ring: usize) -> Result<(), Obstacle> {
+        let end = self.journal.positions().get(ring).copied().unwrap_or_default();
+        let granules: std::collections::BTreeSet<_> =
+            self.journal.records(None).into_iter().map(|record| record.granule).collect();
+        for granule in granules {
+            self.fold_granule(granule).await?;
+        }
+        self.journal.drop_records(ring, end);
+        self.counts.folds += 1;
+        Ok(())
+    }
+
+    /// Moves the blocks of a granule's records into its entry.
+    pub(super) async fn fold_granule(&mut self, granule: u64) -> Result<(), Obstacle> {
+        let mut on_disk = [Word::ASK];
+        self.format.load(granule, &mut on_disk).await?;
+        let [on_disk] = on_disk;
+        let newest = self.newest(granule, on_disk);
+        match self.journal.entry(granule) {
+            Some((_, entry)) if entry.is_granted() || entry.word == newest => {}
+            Some((id, _)) => self.journal.set_word(id, newest),
+            None if newest == on_disk => {}
+            None if !self.journal.has_room(1) => return Err(Obstacle::NoRoom),
+            None => drop(self.journal.put(granule, newest, 0)?),
+        }
+        Ok(())
+    }
+}

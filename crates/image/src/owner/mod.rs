@@ -1,0 +1,201 @@
+//! Owner of a map: answers questions, writes references, frees space.
+//!
+//! The owner is plain sequential code on a thread of its own. Its calls to the format block there.
+//! Only the syncs of a round leave the owner free to answer ([`Round`]).
+
+mod answer;
+mod reclaim;
+mod round;
+mod take_over;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::ImageError;
+use crate::format::Format;
+use crate::journal::{JournalError, JournalOwner};
+use crate::map::{Kind, PageId, Word};
+use crate::planted::{Bug, is_planted};
+use crate::shared::{Answer, AnswerKind, Question, Shared};
+
+use reclaim::Freed;
+pub use round::Round;
+
+/// Owner of a map and its image.
+#[derive(Debug)]
+pub struct Owner<F> {
+    shared: Arc<Shared>,
+    format: F,
+    journal: JournalOwner,
+    /// Clusters that the map does not name any more, and that are not free yet.
+    freed: Vec<Freed>,
+    /// Pages that were unlinked, and the epoch that ended with it.
+    unlinked: BTreeMap<u64, (PageId, u64)>,
+    /// Questions about granules that a channel fills.
+    busy: Vec<Question>,
+    /// Questions that wait for space on the storage, in the journal or in the pool of pages.
+    no_room: Vec<Question>,
+    /// Flushes for the next round.
+    flushes: Vec<Question>,
+    is_in_round: bool,
+    /// Answers that the channels have not fetched.
+    answers: Vec<Answer>,
+    counts: OwnerCounts,
+}
+
+/// Counters of an owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerCounts {
+    /// Questions answered.
+    pub questions: u64,
+    /// Clusters allocated.
+    pub allocations: u64,
+    /// Flush rounds.
+    pub rounds: u64,
+    /// Clusters that are free again.
+    pub reclaimed: u64,
+    /// Pages unlinked.
+    pub evictions: u64,
+    /// Folded rings.
+    pub folds: u64,
+}
+
+/// Why a question is not answered yet.
+enum Obstacle {
+    /// A channel fills the granule.
+    Busy,
+    /// There is no space on the storage, in the journal or in the pool of pages.
+    NoRoom,
+    /// The question fails.
+    Failed(ImageError),
+}
+
+impl From<ImageError> for Obstacle {
+    fn from(error: ImageError) -> Self {
+        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
+    }
+}
+
+impl From<JournalError> for Obstacle {
+    fn from(_: JournalError) -> Self {
+        Self::NoRoom
+    }
+}
+
+impl<F: Format> Owner<F> {
+    /// Returns the counters.
+    pub fn counts(&self) -> OwnerCounts {
+        self.counts
+    }
+
+    /// Returns the format.
+    pub fn format(&self) -> &F {
+        &self.format
+    }
+
+    /// Returns the number of clusters that wait until they are free.
+    pub fn limbo(&self) -> usize {
+        self.freed.len()
+    }
+
+    /// Returns whether a round should begin: flushes wait for it, or requests wait for room that a
+    /// round can make.
+    pub fn wants_round(&self) -> bool {
+        let frees = self.freed.iter().any(|freed| !freed.is_durable);
+        let makes_room = !self.no_room.is_empty() && (frees || !self.journal.has_room(1));
+        !self.is_in_round && (!self.flushes.is_empty() || makes_room)
+    }
+
+    /// Returns whether questions wait for space on the storage that no freed cluster will give.
+    pub fn is_full(&self) -> bool {
+        !self.no_room.is_empty() && self.freed.is_empty() && self.journal.has_room(1)
+    }
+
+    /// Moves the answers so far into `out`.
+    pub fn take_answers(&mut self, out: &mut Vec<Answer>) {
+        out.append(&mut self.answers);
+    }
+
+    fn answer_with(&mut self, question: &Question, kind: AnswerKind) {
+        let Question { channel, tag, .. } = *question;
+        self.answers.push(Answer { channel, tag, kind });
+    }
+
+    /// Returns the newest committed word of a granule whose reference on disk is `on_disk`: the
+    /// entry's, with the blocks of records that name the same cluster.
+    fn newest(&self, granule: u64, on_disk: Word) -> Word {
+        let word = match self.journal.entry(granule) {
+            None => on_disk,
+            Some((_, entry)) if !entry.is_granted() => entry.word,
+            Some((_, entry)) if entry.zero_number > 0 => Word::ZERO,
+            Some(_) => on_disk,
+        };
+        let same = |record: &crate::journal::Record| word.is_same_cluster(record.blocks);
+        let records = self.journal.records(Some(granule));
+        let blocks = records.iter().filter(|one| same(one)).fold(0, |m, one| m | one.blocks.mask());
+        if blocks == 0 { word } else { word.with_blocks(blocks) }
+    }
+
+    /// Loads the words of the page that has a granule, unless it is linked.
+    async fn load_page(&mut self, granule: u64) -> Result<(), Obstacle> {
+        let map = &self.shared.map;
+        if map.load(granule).word.kind() != Kind::Ask {
+            return Ok(());
+        }
+        let page = map.layout().page_of(granule);
+        if let Some((id, epoch)) = self.unlinked.remove(&page) {
+            if map.epochs().oldest() <= epoch {
+                // A request may still commit to it, so it must come back as it is.
+                map.relink(page, id);
+                return Ok(());
+            }
+            map.put(id);
+        }
+        let granules = map.layout().granules_of(page);
+        let mut words: Vec<_> = granules.clone().map(|_| Word::ASK).collect();
+        self.format.load(granules.start, &mut words).await?;
+        for (granule, word) in granules.zip(&mut words) {
+            *word = self.newest(granule, *word);
+        }
+        if self.shared.map.link(page, &words).is_none() {
+            self.recycle_pages();
+            self.shared.map.link(page, &words).ok_or(Obstacle::NoRoom)?;
+        }
+        Ok(())
+    }
+
+    /// Unlinks the page of a granule, if it can be loaded again as it is. Returns whether it was.
+    pub fn evict(&mut self, granule: u64) -> bool {
+        let map = &self.shared.map;
+        let layout = *map.layout();
+        let page = layout.page_of(granule);
+        let is_clean = |granule| {
+            let is_busy = map.load(granule).word.kind() == Kind::Busy;
+            !is_busy && (self.journal.entry(granule).is_none() || is_planted(Bug::DirtyEvicted))
+        };
+        if !layout.granules_of(page).all(is_clean) {
+            return false;
+        }
+        let Some(id) = map.unlink(page) else { return false };
+        let epoch = map.epochs().advance();
+        self.unlinked.insert(page, (id, epoch));
+        if is_planted(Bug::DirtyEvicted) {
+            layout.granules_of(page).for_each(|granule| self.journal.remove(granule));
+        }
+        self.counts.evictions += 1;
+        true
+    }
+
+    /// Gives unlinked pages without readers back to the pool.
+    fn recycle_pages(&mut self) {
+        let map = &self.shared.map;
+        let oldest = map.epochs().oldest();
+        self.unlinked.retain(|_, (id, epoch)| {
+            let is_used = oldest <= *epoch;
+            if !is_used {
+                map.put(*id);
+            }
+            is_used
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! Freed clusters: when may they be used again?
+//!
+//! A cluster is free when the cleared reference is durable, no request uses it, and it is punched.
+
+use super::Owner;
+use crate::ImageError;
+use crate::format::Format;
+use crate::map::{Kind, Place, Word};
+use crate::planted::{Bug, is_planted};
+
+/// Cluster that the map does not name any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Freed {
+    pub(super) granule: u64,
+    pub(super) place: Place,
+    /// Epoch that ended when the map lost the cluster.
+    pub(super) epoch: u64,
+    /// Number of the entry that replaced the reference.
+    pub(super) number: u64,
+    /// True once no reference on disk names the cluster.
+    pub(super) is_durable: bool,
+}
+
+impl<F: Format> Owner<F> {
+    /// Notes that entry `number` has replaced the word `old` of a granule.
+    pub(super) fn free_later(&mut self, granule: u64, old: Word, number: u64) {
+        let epoch = self.shared.map.epochs().advance();
+        let is_ours = matches!(old.kind(), Kind::OverBelow | Kind::OverZero | Kind::Shared);
+        if is_ours && old.file() == 0 {
+            let is_durable = is_planted(Bug::FreedBeforeDurable);
+            let place = old.place();
+            self.freed.push(Freed { granule, place, epoch, number, is_durable });
+        }
+    }
+
+    /// Notes that the references of a granule up to entry `number` are durable.
+    pub(super) fn mark_durable(&mut self, granule: u64, number: u64) {
+        for freed in &mut self.freed {
+            // Numbers decide, not times: a round that began before a discard ends after it.
+            freed.is_durable |= freed.granule == granule && freed.number <= number;
+        }
+    }
+
+    /// Frees one cluster that has no user and no reference any more. Returns whether there was one.
+    ///
+    /// # Errors
+    /// Storage fails. The cluster is not used again.
+    pub async fn reclaim(&mut self) -> Result<bool, ImageError> {
+        let oldest = self.shared.map.epochs().oldest();
+        let is_unused = |epoch| oldest > epoch || is_planted(Bug::EpochIgnored);
+        let ready = |freed: &Freed| freed.is_durable && is_unused(freed.epoch);
+        let Some(at) = self.freed.iter().position(ready) else { return Ok(false) };
+        let freed = self.freed.swap_remove(at);
+        self.format.reclaim(freed.place).await?;
+        self.counts.reclaimed += 1;
+        self.retry_room();
+        Ok(true)
+    }
+}

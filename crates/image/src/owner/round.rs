@@ -1,0 +1,151 @@
+//! Flush round: makes committed references durable.
+//!
+//! ```text
+//! begin: what is committed now, S; refcounts and new tables are written
+//!    sync: data and all that S needs
+//! write: the references of S, and of S only
+//!    sync: the references
+//! end:   drop the journal's part of S; flushes end
+//! ```
+//! One round runs at a time. Flushes that arrive meanwhile share the next one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustix::io::Errno;
+
+use super::Owner;
+use crate::ImageError;
+use crate::ImageFile;
+use crate::format::Format;
+use crate::journal::EntryId;
+use crate::map::Word;
+use crate::planted::{Bug, is_planted};
+use crate::shared::{AnswerKind, Question};
+
+/// A round that runs.
+#[derive(Debug)]
+#[must_use = "the flushes of a round wait until it ends"]
+pub struct Round<F> {
+    file: F,
+    /// References by granule.
+    references: Vec<(u64, Word)>,
+    /// Entries at the beginning: granule, location, number, word.
+    entries: Vec<(u64, EntryId, u64, Word)>,
+    /// Positions of the rings at the beginning.
+    positions: Vec<u64>,
+    commits: u64,
+    is_written: bool,
+    flushes: Vec<Question>,
+    outcome: Result<(), Errno>,
+}
+
+impl<F: ImageFile> Round<F> {
+    /// Syncs the file, without the owner. After [`Owner::begin_round`] and after
+    /// [`Owner::write_round`].
+    pub async fn sync(&mut self) {
+        let is_skipped = is_planted(Bug::ReferencesBeforeData) && !self.is_written;
+        if self.outcome.is_ok() && !is_skipped {
+            let synced = self.file.sync().await;
+            self.outcome =
+                synced.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        }
+    }
+}
+
+impl<F: Format> Owner<F> {
+    /// Begins a round with the flushes so far.
+    pub async fn begin_round(&mut self) -> Round<F::File> {
+        self.is_in_round = true;
+        self.counts.rounds += 1;
+        let is_lost = self.shared.is_lost();
+        let mut round = Round {
+            file: self.format.file(),
+            references: Vec::new(),
+            entries: Vec::new(),
+            // Before the entries and records are read: what is committed meanwhile stays.
+            positions: self.journal.positions(),
+            commits: self.shared.commits(),
+            is_written: false,
+            flushes: std::mem::take(&mut self.flushes),
+            outcome: if is_lost { Err(Errno::IO) } else { Ok(()) },
+        };
+        if !is_lost {
+            let prepared = self.snapshot(&mut round).await;
+            round.outcome = prepared.map_err(|error| error.errno());
+        }
+        round
+    }
+
+    async fn snapshot(&mut self, round: &mut Round<F::File>) -> Result<(), ImageError> {
+        let entries = self.journal.entries();
+        round.entries = entries.map(|(id, e)| (e.granule, id, e.number, e.word)).collect();
+        let mut granules: BTreeSet<_> =
+            round.entries.iter().map(|(granule, ..)| *granule).collect();
+        granules.extend(self.journal.records(None).into_iter().map(|record| record.granule));
+        for granule in granules {
+            let word = self.newest_loaded(granule).await?;
+            round.references.push((granule, word));
+        }
+        self.format.prepare(&round.references).await
+    }
+
+    async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
+        let mut on_disk = [Word::ASK];
+        self.format.load(granule, &mut on_disk).await?;
+        let [on_disk] = on_disk;
+        Ok(self.newest(granule, on_disk))
+    }
+
+    /// Writes the references of a round.
+    pub async fn write_round(&mut self, round: &mut Round<F::File>) {
+        if is_planted(Bug::NewestWritten) {
+            for at in 0..round.references.len() {
+                let granule = round.references[at].0;
+                round.references[at].1 = self.newest_loaded(granule).await.unwrap_or(Word::ASK);
+            }
+        }
+        round.is_written = true;
+        if round.outcome.is_ok() {
+            let written = self.format.write(&round.references).await;
+            round.outcome = written.map_err(|error| error.errno());
+        }
+    }
+
+    /// Ends a round: its flushes are answered.
+    pub fn end_round(&mut self, round: Round<F::File>) {
+        self.is_in_round = false;
+        match round.outcome {
+            Ok(()) => self.drop_durable(&round),
+            Err(_) => self.shared.set_lost(),
+        }
+        for flush in &round.flushes {
+            self.answer_with(flush, AnswerKind::Done(round.outcome));
+        }
+        self.retry_room();
+    }
+
+    fn drop_durable(&mut self, round: &Round<F::File>) {
+        let written: BTreeMap<_, _> = round.references.iter().copied().collect();
+        for &(granule, id, number, word) in &round.entries {
+            match self.journal.entry(granule) {
+                Some((now, entry)) if now == id && entry.number == number => {
+                    if entry.is_granted() {
+                        self.journal.clear_zero_number(id);
+                    } else if entry.word == word && written.contains_key(&granule) {
+                        self.journal.remove(granule);
+                    }
+                }
+                // The zeroes under a later grant are durable now.
+                Some((now, entry)) if entry.zero_number > 0 && entry.zero_number <= number => {
+                    self.journal.clear_zero_number(now);
+                }
+                _ => {}
+            }
+            self.mark_durable(granule, number);
+        }
+        for (ring, position) in round.positions.iter().enumerate() {
+            self.journal.drop_records(ring, *position);
+        }
+        self.shared.set_durable(round.commits);
+    }
+}

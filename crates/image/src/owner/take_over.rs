@@ -1,0 +1,128 @@
+//! Takeover: an owner begins with the journal that a dead process left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::reclaim::Freed;
+use super::{Obstacle, Owner, OwnerCounts};
+use crate::ImageError;
+use crate::ImageFile;
+use crate::format::Format;
+use crate::journal::JournalOwner;
+use crate::map::{Kind, Word};
+use crate::planted::{Bug, is_planted};
+use crate::shared::Shared;
+
+impl<F: Format> Owner<F> {
+    /// Takes over an image and its journal. All I/O of the former process has ended (fence). With
+    /// an empty journal this is the first opening.
+    ///
+    /// # Errors
+    /// Storage fails, or the image is damaged.
+    pub async fn take_over(shared: Arc<Shared>, format: F) -> Result<Self, ImageError> {
+        if !is_planted(Bug::NoSyncAtTakeover) {
+            // A reference that the former process cleared may not be durable: what it named would
+            // look free.
+            format.file().sync().await.map_err(ImageError::io("sync", 0))?;
+        }
+        let journal = JournalOwner::new(shared.journal.clone());
+        let mut owner = Self {
+            shared,
+            format,
+            journal,
+            freed: Vec::new(),
+            unlinked: Default::default(),
+            busy: Vec::new(),
+            no_room: Vec::new(),
+            flushes: Vec::new(),
+            is_in_round: false,
+            answers: Vec::new(),
+            counts: OwnerCounts::default(),
+        };
+        owner.drop_grants();
+        let granules: BTreeSet<u64> = owner.dirty_granules();
+        if !is_planted(Bug::JournalNotFolded) {
+            owner.fold_all(&granules).await?;
+        }
+        owner.sort_clusters(&granules).await?;
+        Ok(owner)
+    }
+
+    fn dirty_granules(&self) -> BTreeSet<u64> {
+        let entries = self.journal.entries().map(|(_, entry)| entry.granule);
+        entries.chain(self.journal.records(None).into_iter().map(|one| one.granule)).collect()
+    }
+
+    /// Nothing was committed to a granted cluster.
+    fn drop_grants(&mut self) {
+        let entries: Vec<_> = self.journal.entries().collect();
+        for (id, entry) in entries {
+            let is_committed = matches!(entry.word.kind(), Kind::OverBelow | Kind::OverZero);
+            if is_committed && is_planted(Bug::CommitsForgotten) {
+                self.journal.remove(entry.granule);
+            } else if entry.is_granted() && entry.zero_number > 0 {
+                self.journal.set_word(id, Word::ZERO);
+            } else if entry.is_granted() {
+                self.journal.remove(entry.granule);
+            }
+        }
+    }
+
+    /// Moves all records into entries, so that no record of a former life is left: its cluster may
+    /// come back to the same granule. Entries that say what the disk says go. Without room for the
+    /// entries, a round makes everything durable.
+    async fn fold_all(&mut self, granules: &BTreeSet<u64>) -> Result<(), ImageError> {
+        for &granule in granules {
+            match self.fold_granule(granule).await {
+                Ok(()) => {}
+                Err(Obstacle::Failed(error)) => return Err(error),
+                Err(_) => return self.write_all().await,
+            }
+        }
+        for (ring, position) in self.journal.positions().into_iter().enumerate() {
+            self.journal.drop_records(ring, position);
+        }
+        for &granule in granules {
+            let mut on_disk = [Word::ASK];
+            self.format.load(granule, &mut on_disk).await?;
+            if self.journal.entry(granule).is_some_and(|(_, entry)| [entry.word] == on_disk) {
+                self.journal.remove(granule);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_all(&mut self) -> Result<(), ImageError> {
+        let mut round = self.begin_round().await;
+        round.sync().await;
+        self.write_round(&mut round).await;
+        round.sync().await;
+        self.end_round(round);
+        if self.shared.is_lost() {
+            let problem = "the journal of a former process could not be written";
+            return Err(ImageError::io("write", 0)(std::io::Error::other(problem)));
+        }
+        Ok(())
+    }
+
+    /// Tells the format which clusters are used, and finds those that only the disk names.
+    async fn sort_clusters(&mut self, granules: &BTreeSet<u64>) -> Result<(), ImageError> {
+        let mut used = Vec::new();
+        for &granule in granules {
+            let mut on_disk = [Word::ASK];
+            self.format.load(granule, &mut on_disk).await?;
+            let [on_disk] = on_disk;
+            let newest = self.newest(granule, on_disk);
+            if newest.is_data() && newest.file() == 0 {
+                used.push(newest.place());
+            }
+            let is_ours = on_disk.is_data() || on_disk.kind() == Kind::Shared;
+            if is_ours && on_disk.file() == 0 && newest.place() != on_disk.place() {
+                let number = self.journal.entry(granule).map_or(0, |(_, entry)| entry.number);
+                let place = on_disk.place();
+                self.freed.push(Freed { granule, place, epoch: 0, number, is_durable: false });
+            }
+        }
+        self.format.take_over(&used).await
+    }
+}

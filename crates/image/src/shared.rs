@@ -1,0 +1,165 @@
+//! State of a map that its channels and its owner share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::journal::{EntryId, Journal};
+use crate::map::{Base, Map, PageId, Place, Word};
+
+/// Map and journal of an image, with the questions of its channels.
+#[derive(Debug)]
+pub struct Shared {
+    /// The map.
+    pub map: Map,
+    /// The journal.
+    pub journal: Journal,
+    /// Number of changes of references. Raised before the request that caused one is acknowledged.
+    commits: AtomicU64,
+    /// Number of changes that are durable.
+    durable: AtomicU64,
+    /// True once a sync or a write of references failed: later flushes fail, too.
+    lost: AtomicBool,
+    /// Questions about busy granules that the owner keeps.
+    waiters: AtomicU64,
+    questions: Mutex<VecDeque<Question>>,
+}
+
+/// Question of a channel to the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The channel that gets the answer.
+    pub channel: u32,
+    /// Tag that the channel chose.
+    pub tag: u32,
+    /// The question.
+    pub kind: QuestionKind,
+}
+
+/// Kind of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuestionKind {
+    /// Load the word of a granule.
+    Read(u64),
+    /// Make a granule writable.
+    Write(u64),
+    /// Make a whole granule zero.
+    Discard(u64),
+    /// Make all acknowledged writes durable.
+    Flush,
+    /// Make room in a ring of the journal.
+    Fold(usize),
+    /// A channel has committed a grant, for which other requests wait. No answer.
+    Committed(u64),
+    /// A channel could not fill a grant. No answer.
+    Failed(Grant),
+}
+
+/// Permission to fill a granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The granule.
+    pub granule: u64,
+    /// Page of its word, which stays linked while the word is busy.
+    pub page: PageId,
+    /// Word that holds until the commit.
+    pub prior: Word,
+    /// Place to fill.
+    pub place: Place,
+    /// What blocks read as that are not written.
+    pub base: Base,
+    /// Entry of the journal.
+    pub entry: EntryId,
+}
+
+/// Answer of the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The channel that asked.
+    pub channel: u32,
+    /// Tag of the question.
+    pub tag: u32,
+    /// The answer.
+    pub kind: AnswerKind,
+}
+
+/// Kind of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// The word may have changed: load it again.
+    Look,
+    /// The channel fills the granule and commits it.
+    Granted(Grant),
+    /// The request is done, or failed.
+    Done(Result<(), Errno>),
+}
+
+impl Shared {
+    /// Joins an empty map and a journal.
+    pub fn new(map: Map, journal: Journal) -> Self {
+        Self {
+            map,
+            journal,
+            // Entries of a former process may not be durable.
+            commits: AtomicU64::new(1),
+            durable: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
+            waiters: AtomicU64::new(0),
+            questions: Mutex::default(),
+        }
+    }
+
+    /// Asks the owner.
+    pub fn ask(&self, question: Question) {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner).push_back(question);
+    }
+
+    /// Takes the oldest question.
+    pub fn next_question(&self) -> Option<Question> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Returns the number of changes so far.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::SeqCst)
+    }
+
+    /// Counts a change of a reference, before it is acknowledged.
+    pub fn count_commit(&self) {
+        self.commits.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Notes that the first `commits` changes are durable.
+    pub(crate) fn set_durable(&self, commits: u64) {
+        self.durable.fetch_max(commits, Ordering::SeqCst);
+    }
+
+    /// Returns whether every change is durable. Then a flush is a sync of the file.
+    pub fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::SeqCst) == self.commits()
+    }
+
+    /// Returns whether a flush has failed.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Notes that a flush has failed.
+    pub(crate) fn set_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Counts questions that wait for a commit. The owner looks at the word again afterwards.
+    pub(crate) fn set_waiters(&self, waiters: u64) {
+        self.waiters.store(waiters, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Returns whether questions wait for a commit, after the channel has stored its word.
+    pub(crate) fn has_waiters(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.waiters.load(Ordering::SeqCst) > 0
+    }
+}

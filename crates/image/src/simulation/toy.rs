@@ -1,0 +1,193 @@
+//! Toy format: one sector a reference, one a refcount, then clusters of four sectors.
+
+use super::storage::{SECTOR, SimFile};
+use crate::ImageError;
+use crate::ImageFile;
+use crate::format::Format;
+use crate::map::{Kind, Layout, Place, Word};
+use crate::planted::{Bug, is_planted};
+
+/// Granules of the disk.
+pub(super) const GRANULES: usize = 6;
+/// Clusters of the image: fewer than a busy guest wants.
+pub(super) const CLUSTERS: usize = 10;
+/// Blocks of a granule.
+pub(super) const BLOCKS: usize = 4;
+/// Granules whose cluster a snapshot uses, too. They have the first clusters.
+pub(super) const SHARED: usize = 2;
+/// Sectors of the file.
+pub(super) const SECTORS: usize = GRANULES + CLUSTERS + CLUSTERS * BLOCKS;
+
+pub(super) const LAYOUT: Layout = Layout {
+    granules: GRANULES as u64,
+    granule_bits: 6,
+    block_bits: 4,
+    unit_bits: 4,
+    page_bits: 1,
+};
+
+/// Settings of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToyOptions {
+    /// Whether references note each block.
+    pub(super) has_blocks: bool,
+    /// Whether freed space is punched.
+    pub(super) punches: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Toy {
+    file: SimFile,
+    options: ToyOptions,
+    free: Vec<usize>,
+    condemned: Vec<usize>,
+    /// Clusters that are free and not punched, with [`Bug::LatePunch`].
+    unpunched: Vec<usize>,
+}
+
+/// Returns the first sector of a cluster.
+pub(super) fn cluster_sector(cluster: usize) -> usize {
+    GRANULES + CLUSTERS + cluster * BLOCKS
+}
+
+/// Returns the cluster at a place.
+pub(super) fn cluster_at(place: Place) -> usize {
+    (place.units() as usize - GRANULES - CLUSTERS) / BLOCKS
+}
+
+fn place_of(cluster: usize) -> Place {
+    Place::new(cluster_sector(cluster) as u64).unwrap()
+}
+
+/// Returns the reference in a sector.
+pub(super) fn reference(file: &SimFile, granule: usize) -> Word {
+    let word = Word::from_bits(file.value(granule));
+    if word.kind() == Kind::Ask { Word::BELOW } else { word }
+}
+
+pub(super) fn refcount(file: &SimFile, cluster: usize) -> u64 {
+    file.value(GRANULES + cluster)
+}
+
+/// Writes an image whose first granules share their clusters with a snapshot. `initial` gives the
+/// content of a block.
+pub(super) fn create(file: &SimFile, initial: impl Fn(usize, usize) -> u64) {
+    for granule in 0..SHARED {
+        file.set_value(granule, Word::shared(place_of(granule)).bits());
+        file.set_value(GRANULES + granule, 2);
+        for block in 0..BLOCKS {
+            file.set_value(cluster_sector(granule) + block, initial(granule, block));
+        }
+    }
+    file.sync_to(u64::MAX);
+}
+
+impl Toy {
+    pub(super) fn new(file: SimFile, options: ToyOptions) -> Self {
+        let (free, condemned, unpunched) = Default::default();
+        Self { file, options, free, condemned, unpunched }
+    }
+
+    async fn set_refcount(&self, cluster: usize, count: u64) -> Result<(), ImageError> {
+        let offset = (GRANULES + cluster) * SECTOR;
+        let written = self.file.write_at(offset as u64, &count.to_le_bytes()).await;
+        written.map_err(ImageError::io("write", offset as u64))
+    }
+
+    async fn punch(&self, cluster: usize) -> Result<(), ImageError> {
+        let offset = cluster_sector(cluster) * SECTOR;
+        let punched = self.file.punch(offset as u64, (BLOCKS * SECTOR) as u64).await;
+        punched.map_err(ImageError::io("punch", offset as u64))
+    }
+}
+
+impl Format for Toy {
+    type File = SimFile;
+
+    fn file(&self) -> SimFile {
+        self.file.clone()
+    }
+
+    fn layout(&self) -> Layout {
+        LAYOUT
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.options.has_blocks
+    }
+
+    async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), ImageError> {
+        for (granule, word) in (first as usize..).zip(words) {
+            let mut bytes = [0; 8];
+            let read = self.file.read_at((granule * SECTOR) as u64, &mut bytes).await;
+            read.map_err(ImageError::io("read", 0))?;
+            *word = reference(&self.file, granule);
+        }
+        Ok(())
+    }
+
+    async fn allocate(&mut self) -> Result<Place, ImageError> {
+        let cluster = self.free.pop().ok_or(ImageError::Full)?;
+        if !is_planted(Bug::NoRefcount) {
+            self.set_refcount(cluster, 1).await?;
+        }
+        Ok(place_of(cluster))
+    }
+
+    async fn prepare(&mut self, _: &[(u64, Word)]) -> Result<(), ImageError> {
+        Ok(())
+    }
+
+    async fn write(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError> {
+        for (granule, word) in references {
+            let offset = *granule * SECTOR as u64;
+            let written = self.file.write_at(offset, &word.bits().to_le_bytes()).await;
+            written.map_err(ImageError::io("write", offset))?;
+        }
+        Ok(())
+    }
+
+    async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
+        while let Some(late) = self.unpunched.pop() {
+            self.punch(late).await?;
+        }
+        let cluster = cluster_at(place);
+        let count = refcount(&self.file, cluster);
+        if count > 1 {
+            return self.set_refcount(cluster, count - 1).await;
+        }
+        if is_planted(Bug::LatePunch) {
+            self.unpunched.push(cluster);
+        } else if self.options.punches {
+            self.punch(cluster).await?;
+        }
+        self.set_refcount(cluster, 0).await?;
+        self.free.push(cluster);
+        Ok(())
+    }
+
+    fn condemn(&mut self, place: Place) {
+        self.condemned.push(cluster_at(place));
+    }
+
+    async fn take_over(&mut self, used: &[Place]) -> Result<(), ImageError> {
+        let mut is_used = [false; CLUSTERS];
+        is_used[..SHARED].fill(true);
+        used.iter().for_each(|place| is_used[cluster_at(*place)] = true);
+        for granule in 0..GRANULES {
+            let word = reference(&self.file, granule);
+            if word.is_data() {
+                is_used[cluster_at(word.place())] = true;
+            }
+        }
+        for cluster in (0..CLUSTERS).filter(|cluster| !is_used[*cluster]) {
+            // What a dead process granted may have been written in part.
+            if self.options.punches {
+                self.punch(cluster).await?;
+            }
+            self.set_refcount(cluster, 0).await?;
+            self.free.push(cluster);
+        }
+        Ok(())
+    }
+}
