@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::FileOptions;
+use super::{FileOptions, OnFull};
 use crate::DiskError;
 
 /// Block size if the kernel does not report what direct I/O needs: enough for all current devices.
@@ -64,6 +64,17 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
             seconds.checked_mul(1_000_000_000)?.checked_add(found.stx_btime.tv_nsec.into())
         });
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns })
+}
+
+/// Opens an image through the page cache, whatever its size and format.
+///
+/// # Errors
+/// The path is neither a file nor a block device, or a system call failed.
+pub fn open_image(path: &Path, read_only: bool) -> Result<OwnedFd, DiskError> {
+    let on_full = OnFull::Error;
+    let options =
+        FileOptions { path: path.into(), read_only, direct: false, block_size: None, on_full };
+    open_checked(&options).map(|(fd, _)| fd)
 }
 
 /// Opens the path in `options` if it is a file or a block device. Returns true for a device.

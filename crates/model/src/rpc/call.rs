@@ -160,6 +160,25 @@ impl Call {
                 spec.validate().map_err(|error| invalid(error.to_string()))?;
                 Ok(Self::NetworkUplink(spec))
             }
+            method if method.starts_with("image.") => Self::parse_image(method, params),
+            "stats" => Ok(Self::Stats(typed(params)?)),
+            "metrics" => Ok(Self::Metrics),
+            "upgrade" => {
+                let upgrade: Upgrade = typed(params)?;
+                if upgrade.binary.as_ref().is_some_and(|path| !path.is_absolute()) {
+                    return Err(invalid("binary must be an absolute path".into()));
+                }
+                Ok(Self::Upgrade(upgrade))
+            }
+            "shutdown" => Ok(Self::Shutdown),
+            "keeper.adopt" => Ok(Self::KeeperAdopt),
+            other => Err(unknown(other)),
+        }
+    }
+
+    /// Parses a call on an image file.
+    fn parse_image(method: &str, params: Value) -> Result<Self, RpcError> {
+        match method {
             "image.info" => {
                 let query: ImageQuery = typed(params)?;
                 check_image(&query.path, query.deadline_s)?;
@@ -183,22 +202,15 @@ impl Call {
                 check_image(&create.path, 1)?;
                 Ok(Self::ImageCreate(create))
             }
-            "stats" => Ok(Self::Stats(typed(params)?)),
-            "metrics" => Ok(Self::Metrics),
-            "upgrade" => {
-                let upgrade: Upgrade = typed(params)?;
-                if upgrade.binary.as_ref().is_some_and(|path| !path.is_absolute()) {
-                    return Err(invalid("binary must be an absolute path".into()));
-                }
-                Ok(Self::Upgrade(upgrade))
-            }
-            "shutdown" => Ok(Self::Shutdown),
-            "keeper.adopt" => Ok(Self::KeeperAdopt),
-            other => Err(RpcError {
-                code: code::METHOD_NOT_FOUND,
-                message: format!("unknown method {other:?}; known: {}", METHODS.join(", ")),
-            }),
+            other => Err(unknown(other)),
         }
+    }
+}
+
+fn unknown(method: &str) -> RpcError {
+    RpcError {
+        code: code::METHOD_NOT_FOUND,
+        message: format!("unknown method {method:?}; known: {}", METHODS.join(", ")),
     }
 }
 
