@@ -210,10 +210,14 @@ pub struct ImageBitmap {
 pub struct ImageCheckReport {
     /// Number of faults through which data is or can be lost.
     pub errors: u64,
-    /// Number of clusters of the file that nothing uses, before a repair.
+    /// Number of clusters of the file that nothing uses; after a repair, those that are left.
     pub leaks: u64,
-    /// Number of these that were released.
+    /// Number of leaks that were repaired before.
+    #[serde(default)]
     pub repaired_leaks: u64,
+    /// Number of wrong marks of clusters as unshared that were corrected before.
+    #[serde(default)]
+    pub repaired_marks: u64,
     /// The first 100 faults.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<ImageFault>,

@@ -140,6 +140,7 @@ fn check_report(report: CheckReport) -> ImageCheckReport {
         errors: report.errors,
         leaks: report.leaks,
         repaired_leaks: report.repaired_leaks,
+        repaired_marks: report.repaired_marks,
         faults: report.faults.into_iter().map(fault).collect(),
         clusters: report.clusters,
         allocated_clusters: report.allocated_clusters,

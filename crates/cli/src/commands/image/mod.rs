@@ -94,7 +94,7 @@ image could not be checked, for example because a VM uses it.")]
 struct Check {
     #[command(flatten)]
     target: Target,
-    /// Release leaked space. Refused if the image has errors
+    /// Release leaked space first. Refused if the image has errors
     #[arg(long)]
     repair_leaks: bool,
     /// Longest time, for example 90s or 1h
@@ -187,7 +187,7 @@ async fn run_check(check: Check, connection: &mut RpcConnection) -> anyhow::Resu
     let params = ImageCheck { path, format: target.format, repair_leaks, deadline_s };
     let report = connection.image_check(&params).await?;
     print(target.json.then(|| json!(report)), || text::check(&report))?;
-    Ok(match (report.errors, report.leaks - report.repaired_leaks.min(report.leaks)) {
+    Ok(match (report.errors, report.leaks) {
         (0, 0) => ExitCode::SUCCESS,
         (0, _) => ExitCode::from(LEAKS),
         _ => ExitCode::from(ERRORS),

@@ -72,12 +72,15 @@ pub(super) fn check(report: &ImageCheckReport) -> String {
     if report.errors + report.leaks > listed {
         let _ = writeln!(text, "... and {} more", report.errors + report.leaks - listed);
     }
+    if report.repaired_leaks + report.repaired_marks > 0 {
+        let (leaks, marks) = (report.repaired_leaks, report.repaired_marks);
+        let _ = writeln!(text, "repaired {leaks} leaked clusters, corrected {marks} marks");
+    }
     let _ = writeln!(
         text,
-        "{} errors, {} leaked clusters, {} repaired; {} of {} clusters allocated, {} compressed",
+        "{} errors, {} leaked clusters; {} of {} clusters allocated, {} compressed",
         report.errors,
         report.leaks,
-        report.repaired_leaks,
         report.allocated_clusters,
         report.clusters,
         report.compressed_clusters
@@ -86,7 +89,7 @@ pub(super) fn check(report: &ImageCheckReport) -> String {
         let next =
             "save the data with `qemu-img convert`, or repair a copy with `qemu-img check -r all`";
         let _ = writeln!(text, "next: {next}");
-    } else if report.leaks > report.repaired_leaks {
+    } else if report.leaks > 0 {
         let _ = writeln!(text, "next: --repair-leaks releases the space; no data is in danger");
     }
     text
