@@ -89,7 +89,7 @@ use std::fmt::Debug;
 use reactor::Context;
 
 pub use error::{DiskError, IoError};
-pub use file::{FileDisk, FileIdentity, FileOptions, OnFull, fence_byte};
+pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byte, open_image};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};

@@ -11,6 +11,7 @@
 //!   start its rings; they are served from the activation on.
 //! - **Verb**: one of these, or pause, resume, resize, caps, poll, export ([`lifecycle`]). NICs
 //!   have attach, detach, limits and poll (`nic_registry`).
+//! - **Image call**: a call on an image file without a disk (`image_calls`).
 //! - **Export**: a disk that is offered to programs other than guests, over NBD.
 //! - **Caller**: a client on the control socket ([`control`]).
 //!
@@ -209,6 +210,7 @@ pub mod disk_registry;
 pub mod error;
 mod full_watch;
 mod handover;
+mod image_calls;
 pub mod inherited_fds;
 pub mod keeper;
 pub mod keeper_client;

@@ -5,6 +5,7 @@
 //!   [`spec::DiskSpec::validate`], then passed on as a plain value.
 //! - **NIC**: an interface of a machine, and the network that it is in ([`nic::NicSpec`]).
 //! - **Export**: a disk offered to programs other than guests ([`export::ExportSpec`]).
+//! - **Image**: an image file without a disk, and the calls on it ([`image`]).
 //! - **Call**: one JSON-RPC 2.0 request to `ringway-io` ([`rpc`]). One JSON object a line.
 //! - **Report**: what a running process reports about itself ([`report`]).
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its devices
@@ -71,6 +72,7 @@ pub mod disk_arg;
 pub mod domain;
 pub mod export;
 pub mod id;
+pub mod image;
 pub mod machine;
 pub mod nic;
 pub mod plan;

@@ -55,7 +55,8 @@ pub(crate) struct Io {
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
     /// disk.resize, disk.caps, disk.poll, disk.wait_full, disk.export, disk.unexport, poll.defaults,
-    /// nic.attach, nic.detach, nic.poll, nic.limits, network.uplink, stats, metrics, upgrade, shutdown
+    /// nic.attach, nic.detach, nic.poll, nic.limits, network.uplink, image.info, image.check,
+    /// image.map, image.create, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

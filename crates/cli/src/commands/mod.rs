@@ -3,6 +3,7 @@
 mod demo;
 mod die_with_parent;
 mod doctor;
+mod image;
 mod io;
 mod lab;
 mod libvirt_xml;
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Call a running ringway-io
     Io(io::Io),
+    /// Show, check, map and create image files
+    Image(image::Image),
     /// Print the definitions that libvirt, QEMU or Cloud Hypervisor need to use a disk
     LibvirtXml(libvirt_xml::LibvirtXml),
     /// Show the activity of every disk and NIC, live
@@ -57,6 +60,7 @@ impl Command {
         match self {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
+            Self::Image(image) => block_on(image.execute()),
             Self::LibvirtXml(xml) => block_on(xml.execute()),
             Self::Top(top) => block_on(top.execute()),
             Self::Why(why) => block_on(why.execute()),

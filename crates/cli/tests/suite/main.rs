@@ -7,6 +7,7 @@ mod common;
 mod discovery;
 mod doctor;
 mod documents;
+mod image;
 mod libvirt_xml;
 mod net;
 mod nics;

@@ -27,7 +27,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn every_command_has_a_help_text_with_examples() {
-    for command in ["run", "io", "top", "why", "libvirt-xml", "net", "doctor", "demo"] {
+    for command in ["run", "io", "image", "top", "why", "libvirt-xml", "net", "doctor", "demo"] {
         let output = ringway(&[command, "--help"]);
         assert!(output.status.success(), "{command}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::FileOptions;
+use super::{FileOptions, OnFull};
 use crate::DiskError;
 
 /// Block size if the kernel does not report what direct I/O needs: enough for all current devices.
@@ -96,6 +96,18 @@ pub(super) fn check_access(options: &FileOptions, fd: BorrowedFd<'_>) -> Result<
         return Ok(());
     };
     Err(DiskError::Access { path, needed, remedy })
+}
+
+/// Opens an image through the page cache, whatever its size and format.
+///
+/// # Errors
+/// The path is neither a file nor a block device, or a system call failed.
+pub fn open_image(path: &Path, read_only: bool) -> Result<OwnedFd, DiskError> {
+    let on_full = OnFull::Error;
+    let options =
+        FileOptions { path: path.into(), read_only, direct: false, block_size: None, on_full };
+    let found = find(&options)?;
+    open_checked(&options, found.as_fd()).map(|(fd, _)| fd)
 }
 
 /// Opens the found file if it is a file or a block device. Returns true for a device.

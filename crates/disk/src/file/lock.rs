@@ -22,16 +22,21 @@ const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// Marks of one disk on its image, removed on drop.
+/// Marks of one user on an image, removed on drop.
 #[derive(Debug)]
-pub(crate) struct ImageLock {
+pub struct ImageLock {
     file: Arc<OwnedFd>,
     marks: Vec<i64>,
 }
 
 impl ImageLock {
-    /// Marks the image that `file` has open.
-    pub(crate) fn take(path: &Path, file: Arc<OwnedFd>, writes: bool) -> Result<Self, DiskError> {
+    /// Marks the image that `file` has open: from now on no other process may write it. With
+    /// `writes`, this process may, which excludes readers that allow no writer.
+    ///
+    /// # Errors
+    /// [`DiskError::Locked`] if another process uses it in a way that excludes this one, or the
+    /// storage has no locks.
+    pub fn take(path: &Path, file: Arc<OwnedFd>, writes: bool) -> Result<Self, DiskError> {
         let uses: &[i64] =
             if writes { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
         let forbids = [WRITE, RESIZE];
@@ -45,6 +50,19 @@ impl ImageLock {
             lock.refuse_rival(path, byte)?;
         }
         Ok(lock)
+    }
+
+    /// Returns whether another open file has marked the image as written. Takes no lock, so it
+    /// keeps no other process from the image.
+    ///
+    /// # Errors
+    /// The storage has no locks.
+    pub fn is_written(path: &Path, file: &Arc<OwnedFd>) -> Result<bool, DiskError> {
+        let unmarked = Self { file: Arc::clone(file), marks: Vec::new() };
+        match unmarked.refuse_rival(path, USES + WRITE) {
+            Err(DiskError::Locked { .. }) => Ok(true),
+            other => other.map(|()| false),
+        }
     }
 
     fn mark(&mut self, path: &Path, byte: i64) -> Result<(), DiskError> {

@@ -20,9 +20,9 @@ use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 
 use fence::Fence;
 pub use fence::fence_byte;
-pub use inspect::FileIdentity;
 pub(crate) use inspect::ImageInfo;
-use lock::ImageLock;
+pub use inspect::{FileIdentity, open_image};
+pub use lock::ImageLock;
 
 /// Behaviour of a write when the storage is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -66,6 +66,12 @@ pub(crate) fn answer(
             let reply = disk_registry.wait_full(full.known.as_ref(), call_context.stream);
             reply.and_then(value)
         }
+        Ok(
+            call @ (Call::ImageInfo(_)
+            | Call::ImageCheck(_)
+            | Call::ImageMap(_)
+            | Call::ImageCreate(_)),
+        ) => call_context.server.image_calls.run(call, call_context.stream),
         call => call.and_then(|call| carry_out(call_context.server, disk_registry, call)),
     };
     let after = if outcome.is_ok() { after } else { AfterReply::GoOn };
@@ -171,7 +177,13 @@ fn carry_out(
             Ok(Value::Object(Default::default()))
         }
         // The caller handles these calls: they need its connection.
-        Call::DiskAttach(_) | Call::KeeperAdopt | Call::DiskWaitFull(_) => Ok(Value::Null),
+        Call::DiskAttach(_)
+        | Call::KeeperAdopt
+        | Call::DiskWaitFull(_)
+        | Call::ImageInfo(_)
+        | Call::ImageCheck(_)
+        | Call::ImageMap(_)
+        | Call::ImageCreate(_) => Ok(Value::Null),
     }
 }
 

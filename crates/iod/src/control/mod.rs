@@ -25,6 +25,7 @@ use vhost_user::{Listener, SocketError, StopSignal};
 
 use crate::accept_gate::AcceptGate;
 use crate::disk_registry::DiskRegistry;
+use crate::image_calls::ImageCalls;
 use dispatch::{AfterReply, CallContext, answer};
 pub(crate) use dispatch::{parse, refusal};
 use incoming::Incoming;
@@ -47,6 +48,7 @@ pub struct ControlServer {
     /// Notified when a caller's thread is about to end.
     left: Condvar,
     gate: AcceptGate,
+    image_calls: ImageCalls,
     /// Gate of the metrics socket, which another process takes over together with the control
     /// socket.
     scrapers: Arc<AcceptGate>,
@@ -85,7 +87,8 @@ impl ControlServer {
         scrapers: Arc<AcceptGate>,
     ) -> io::Result<Arc<Self>> {
         let (client_set, left, gate) = (Mutex::default(), Condvar::new(), AcceptGate::new()?);
-        Ok(Arc::new(Self { disk_registry, client_set, left, gate, scrapers, end }))
+        let image_calls = ImageCalls::default();
+        Ok(Arc::new(Self { disk_registry, client_set, left, gate, image_calls, scrapers, end }))
     }
 
     fn callers(&self) -> MutexGuard<'_, ClientSet> {

@@ -19,6 +19,7 @@ mod fence;
 mod full;
 mod handover;
 mod idle;
+mod image_calls;
 mod images;
 mod io_nics;
 mod keeper;

@@ -1,5 +1,7 @@
 //! Calls and their parameters.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::{
@@ -7,6 +9,9 @@ use super::{
     Unexport, Upgrade, code,
 };
 use crate::export::ExportSpec;
+use crate::image::{
+    ImageCheck, ImageCreate, ImageMap, ImageQuery, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+};
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
 use crate::spec::DiskSpec;
@@ -52,6 +57,14 @@ pub enum Call {
     NicLimits(SetLimits),
     /// `network.uplink`: connect the host to a network, or disconnect it.
     NetworkUplink(UplinkSpec),
+    /// `image.info`: report the properties of an image file.
+    ImageInfo(ImageQuery),
+    /// `image.check`: compare references and refcounts of an image file.
+    ImageCheck(ImageCheck),
+    /// `image.map`: report where the bytes of the disk are in an image file.
+    ImageMap(ImageMap),
+    /// `image.create`: create an empty image file.
+    ImageCreate(ImageCreate),
     /// `stats`: report everything, or one disk or NIC.
     Stats(StatsQuery),
     /// `metrics`: report everything in the OpenMetrics text format.
@@ -66,7 +79,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 23] = [
+pub const METHODS: [&str; 27] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -85,6 +98,10 @@ pub const METHODS: [&str; 23] = [
     "nic.poll",
     "nic.limits",
     "network.uplink",
+    "image.info",
+    "image.check",
+    "image.map",
+    "image.create",
     "stats",
     "metrics",
     "upgrade",
@@ -143,6 +160,7 @@ impl Call {
                 spec.validate().map_err(|error| invalid(error.to_string()))?;
                 Ok(Self::NetworkUplink(spec))
             }
+            method if method.starts_with("image.") => Self::parse_image(method, params),
             "stats" => Ok(Self::Stats(typed(params)?)),
             "metrics" => Ok(Self::Metrics),
             "upgrade" => {
@@ -154,16 +172,61 @@ impl Call {
             }
             "shutdown" => Ok(Self::Shutdown),
             "keeper.adopt" => Ok(Self::KeeperAdopt),
-            other => Err(RpcError {
-                code: code::METHOD_NOT_FOUND,
-                message: format!("unknown method {other:?}; known: {}", METHODS.join(", ")),
-            }),
+            other => Err(unknown(other)),
         }
+    }
+
+    /// Parses a call on an image file.
+    fn parse_image(method: &str, params: Value) -> Result<Self, RpcError> {
+        match method {
+            "image.info" => {
+                let query: ImageQuery = typed(params)?;
+                check_image(&query.path, query.deadline_s)?;
+                Ok(Self::ImageInfo(query))
+            }
+            "image.check" => {
+                let check: ImageCheck = typed(params)?;
+                check_image(&check.path, check.deadline_s)?;
+                Ok(Self::ImageCheck(check))
+            }
+            "image.map" => {
+                let map: ImageMap = typed(params)?;
+                check_image(&map.path, map.deadline_s)?;
+                if !(1..=MAX_MAP_EXTENTS).contains(&map.limit) {
+                    return Err(invalid(format!("limit must be 1 to {MAX_MAP_EXTENTS}")));
+                }
+                Ok(Self::ImageMap(map))
+            }
+            "image.create" => {
+                let create: ImageCreate = typed(params)?;
+                check_image(&create.path, 1)?;
+                Ok(Self::ImageCreate(create))
+            }
+            other => Err(unknown(other)),
+        }
+    }
+}
+
+fn unknown(method: &str) -> RpcError {
+    RpcError {
+        code: code::METHOD_NOT_FOUND,
+        message: format!("unknown method {method:?}; known: {}", METHODS.join(", ")),
     }
 }
 
 fn typed<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, RpcError> {
     serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
+}
+
+/// Checks what all calls on image files have in common.
+fn check_image(path: &Path, deadline_s: u32) -> Result<(), RpcError> {
+    if !path.is_absolute() {
+        return Err(invalid("path must be absolute".into()));
+    }
+    if !(1..=MAX_IMAGE_DEADLINE_S).contains(&deadline_s) {
+        return Err(invalid(format!("deadline_s must be 1 to {MAX_IMAGE_DEADLINE_S}")));
+    }
+    Ok(())
 }
 
 fn invalid(message: String) -> RpcError {

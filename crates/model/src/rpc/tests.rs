@@ -40,6 +40,12 @@ fn refusals_carry_the_right_code() {
         ("nic.detach", json!({"id":"a","mac":"x"}), code::INVALID_PARAMS),
         ("nic.poll", json!({"poll":"off"}), code::INVALID_PARAMS),
         ("network.uplink", json!({"network":"n","tap":"a/b"}), code::INVALID_PARAMS),
+        ("image.info", json!({"path":"/a"}), code::INVALID_PARAMS),
+        ("image.info", json!({"path":"a","format":"raw"}), code::INVALID_PARAMS),
+        ("image.info", json!({"path":"/a","format":"vhd"}), code::INVALID_PARAMS),
+        ("image.check", json!({"path":"/a","format":"raw","deadline_s":0}), code::INVALID_PARAMS),
+        ("image.map", json!({"path":"/a","format":"raw","limit":10_001}), code::INVALID_PARAMS),
+        ("image.create", json!({"path":"/a","format":"qcow2"}), code::INVALID_PARAMS),
         ("poll.defaults", json!({"poll_max_us":10_001}), code::INVALID_PARAMS),
         ("disk.attach", json!({"id":"a","socket":"/s","backend":{"null":0}}), code::INVALID_PARAMS),
     ];

@@ -4,8 +4,19 @@ use model::spec::{SpecError, parse_size};
 use serde_json::{Map, Value};
 
 /// Keys with text values, even if they look like numbers: a serial `007` is not 7.
-const TEXT: [&str; 9] =
-    ["id", "socket", "file", "serial", "socket_group", "binary", "network", "mac", "tap"];
+const TEXT: [&str; 11] = [
+    "id",
+    "socket",
+    "file",
+    "serial",
+    "socket_group",
+    "binary",
+    "network",
+    "mac",
+    "tap",
+    "path",
+    "format",
+];
 /// Keys with sizes, such as `512M`.
 const SIZES: [&str; 6] = ["size", "offset", "null", "memory", "bytes_per_second", "bytes_burst"];
 /// Keys with octal values, the usual form of permissions.

@@ -155,7 +155,7 @@ impl RpcConnection {
         }
     }
 
-    async fn typed<T: DeserializeOwned>(
+    pub(super) async fn typed<T: DeserializeOwned>(
         &mut self,
         method: &str,
         params: Value,

@@ -5,7 +5,7 @@ mod console;
 mod error;
 mod host;
 mod resources;
-mod workspace;
+pub(crate) mod workspace;
 
 pub use activity::{BusyTracker, SAMPLE_EVERY};
 pub use console::Console;

@@ -18,13 +18,13 @@ const LOCK: &str = "lock";
 
 /// Private directory. Dropping it removes the directory with its content.
 #[derive(Debug)]
-pub(super) struct Workspace {
+pub(crate) struct Workspace {
     dir: TempDir,
     _lock: File,
 }
 
 impl Workspace {
-    pub(super) fn new(under: &Path) -> io::Result<Self> {
+    pub(crate) fn new(under: &Path) -> io::Result<Self> {
         remove_abandoned(under);
         let dir = tempfile::Builder::new()
             .prefix(PREFIX)
@@ -39,11 +39,11 @@ impl Workspace {
         Ok(Self { dir, _lock: lock })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    pub(super) fn remove(self) -> io::Result<()> {
+    pub(crate) fn remove(self) -> io::Result<()> {
         self.dir.close()
     }
 }

@@ -8,6 +8,7 @@ mod compare;
 mod counts;
 mod layout;
 mod references;
+mod repair;
 
 use super::image::Image;
 use crate::{ImageError, ImageFile};
@@ -34,8 +35,12 @@ pub struct CheckReport {
     pub compressed_clusters: u64,
     /// Number of clusters of the disk.
     pub clusters: u64,
-    /// Number of leaks that were repaired.
+    /// Number of leaks that [`Image::repair_leaks`] has repaired before this check.
     pub repaired_leaks: u64,
+    /// Number of marks as copied that it has corrected.
+    pub repaired_marks: u64,
+    /// Number of errors that are wrong marks as copied, which follow from right refcounts.
+    wrong_marks: u64,
 }
 
 /// Fault of an image.
@@ -101,29 +106,6 @@ impl<F: ImageFile> Image<F> {
     /// The file fails, or the caller has requested an end. Damage is part of the report.
     pub async fn check(&mut self) -> Result<CheckReport, ImageError> {
         self.run_check(MAX_PAGES, OnLeak::Report).await
-    }
-
-    /// Releases all leaked clusters: sets their refcounts to the number of references. The image
-    /// must be open for writing and locked.
-    ///
-    /// # Errors
-    /// As [`Self::check`], or the image has errors, which make a repair unsafe.
-    pub async fn repair_leaks(&mut self) -> Result<CheckReport, ImageError> {
-        let before = self.check().await?;
-        if before.errors > 0 {
-            let problem = format!(
-                "it has {} errors, so what looks leaked may be in use; save its data with \
-                 `qemu-img convert`, or repair a copy with `qemu-img check -r all`",
-                before.errors
-            );
-            return Err(ImageError::Repair { problem });
-        }
-        if before.leaks == 0 {
-            return Ok(before);
-        }
-        let report = self.run_check(MAX_PAGES, OnLeak::Repair).await?;
-        self.tables.file.sync().await.map_err(ImageError::io("flush", 0))?;
-        Ok(report)
     }
 
     async fn run_check(

@@ -147,6 +147,7 @@ impl<F: ImageFile> Image<F> {
         if copied != (refcount == 1) {
             let mark = if copied { "is marked as copied" } else { "is not marked as copied" };
             report.error(offset, || format!("{what} {mark}, its refcount is {refcount}"));
+            report.wrong_marks += 1;
         }
         Ok(())
     }

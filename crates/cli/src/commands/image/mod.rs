@@ -1,0 +1,249 @@
+//! `ringway image`: shows, checks, maps and creates image files.
+//!
+//! A `ringway-io` does the work, because it alone reads images: the one whose control socket the
+//! user names, or one that the command starts for itself.
+
+mod text;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use model::image::{
+    DEFAULT_IMAGE_DEADLINE_S, ImageBacking, ImageCheck, ImageCreate, ImageFormat, ImageInfo,
+    ImageMap, ImageMapReply, ImageQuery, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+};
+use model::machine::parse_timeout;
+use model::spec::{SpecError, parse_size};
+use serde_json::{Value, json};
+use toolstack::binaries;
+use toolstack::ringway_io::{PrivateIo, RpcConnection};
+use toolstack::run::scratch_of_user;
+
+/// Exit codes of a check that found leaks alone, and of one that found errors.
+const LEAKS: u8 = 3;
+const ERRORS: u8 = 4;
+
+/// Options of `ringway image`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway image create /img/a.qcow2 20G --format qcow2
+  ringway image create /img/b.qcow2 20G --format qcow2 --backing /img/base.raw --backing-format raw
+  ringway image info /img/a.qcow2 --format qcow2
+  ringway image check /img/a.qcow2 --format qcow2 --timeout 10m
+  ringway image map /img/a.qcow2 --format qcow2 --json
+
+The format is always stated and never guessed: a guest can write the header of another format into
+a raw image. The work is done by a ringway-io that the command starts and ends, or by the one at
+--control. Exit codes: 0 done, 1 failed (the cause is on standard error), 2 wrong usage; of check
+also 3 leaks, 4 errors.")]
+pub(crate) struct Image {
+    /// Control socket of a running ringway-io that does the work [default: start one]
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", global = true)]
+    control: Option<PathBuf>,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show size, format features, backing, snapshots and bitmaps
+    Info(Info),
+    /// Compare all references with the refcounts
+    Check(Check),
+    /// Show where the bytes of the disk are in the file
+    Map(Map),
+    /// Create an empty image in a new file
+    Create(Create),
+}
+
+/// Image, and how to print the result.
+#[derive(Debug, Args)]
+struct Target {
+    /// Image file or block device
+    path: PathBuf,
+    /// Format of the image; it is never guessed
+    #[arg(long, value_name = "qcow2|raw")]
+    format: ImageFormat,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `ringway image info`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  ringway image info /img/a.qcow2 --format qcow2
+
+The backing is the reference in the image. It is not opened. An image that is in use may be shown;
+a note says so.")]
+struct Info {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Options of `ringway image check`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway image check /img/a.qcow2 --format qcow2
+  ringway image check /img/a.qcow2 --format qcow2 --repair-leaks
+
+Exit codes: 0 clean, 3 leaks (space that nothing uses), 4 errors (data is or can be lost), 1 the
+image could not be checked, for example because a VM uses it.")]
+struct Check {
+    #[command(flatten)]
+    target: Target,
+    /// Release leaked space first. Refused if the image has errors
+    #[arg(long)]
+    repair_leaks: bool,
+    /// Longest time, for example 90s or 1h
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = deadline)]
+    timeout: u32,
+}
+
+/// Options of `ringway image map`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  ringway image map /img/a.qcow2 --format qcow2
+
+Kinds: data (at the offset in the file), compressed, zero, and unallocated (the backing has it; zero
+without a backing).")]
+struct Map {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Options of `ringway image create`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway image create /img/a.qcow2 20G --format qcow2
+  ringway image create /img/b.qcow2 20G --format qcow2 --backing base.raw --backing-format raw
+
+A qcow2 image has version 3, clusters of 64 KiB and extended L2 entries: QEMU reads it from version
+5.2 on. A backing path is stored as given; if it is relative, then to the image's directory.")]
+struct Create {
+    #[command(flatten)]
+    target: Target,
+    /// Size of the disk, for example 20G: at most 64T in qcow2
+    #[arg(value_parser = parse_size)]
+    size: u64,
+    /// Image that has what the new image does not have
+    #[arg(long, value_name = "PATH", requires = "backing_format")]
+    backing: Option<PathBuf>,
+    /// Format of the backing
+    #[arg(long, value_name = "qcow2|raw", requires = "backing")]
+    backing_format: Option<ImageFormat>,
+}
+
+/// Parses the deadline of a call in seconds.
+fn deadline(text: &str) -> Result<u32, SpecError> {
+    let seconds = parse_timeout(text)?.as_secs();
+    let seconds = u32::try_from(seconds).ok().filter(|s| (1..=MAX_IMAGE_DEADLINE_S).contains(s));
+    seconds.ok_or_else(|| SpecError {
+        field: "timeout",
+        problem: format!("{text:?} is not 1s to {}h", MAX_IMAGE_DEADLINE_S / 3600),
+    })
+}
+
+impl Image {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        if let Some(control) = &self.control {
+            return self.action.run(&mut RpcConnection::connect(control).await?).await;
+        }
+        let program = binaries::ours(binaries::RINGWAY_IO)?;
+        let mut private = PrivateIo::start(&program, &scratch_of_user()).await?;
+        let code = self.action.run(private.connection()).await;
+        // The result counts: nothing of the image depends on how this process ends.
+        if let Err(error) = private.stop().await {
+            tracing::warn!("ringway-io did not end in order: {error}");
+        }
+        code
+    }
+}
+
+impl Action {
+    async fn run(self, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Info(Info { target }) => {
+                let (path, json) = (absolute(&target.path)?, target.json);
+                let deadline_s = DEFAULT_IMAGE_DEADLINE_S;
+                let query = ImageQuery { path, format: target.format, deadline_s };
+                let info = connection.image_info(&query).await?;
+                print(json.then(|| json!(info)), || text::info(&info))?;
+                notes(&info)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Check(check) => run_check(check, connection).await,
+            Self::Map(Map { target }) => run_map(target, connection).await,
+            Self::Create(create) => run_create(create, connection).await,
+        }
+    }
+}
+
+async fn run_check(check: Check, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
+    let Check { target, repair_leaks, timeout: deadline_s } = check;
+    let path = absolute(&target.path)?;
+    let params = ImageCheck { path, format: target.format, repair_leaks, deadline_s };
+    let report = connection.image_check(&params).await?;
+    print(target.json.then(|| json!(report)), || text::check(&report))?;
+    Ok(match (report.errors, report.leaks) {
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(LEAKS),
+        _ => ExitCode::from(ERRORS),
+    })
+}
+
+async fn run_map(target: Target, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
+    let deadline_s = DEFAULT_IMAGE_DEADLINE_S;
+    let (path, format) = (absolute(&target.path)?, target.format);
+    let limit = MAX_MAP_EXTENTS;
+    let mut params = ImageMap { path, format, start: 0, limit, deadline_s };
+    let mut whole = ImageMapReply { size_bytes: 0, extents: Vec::new(), next: None };
+    loop {
+        let page = connection.image_map(&params).await?;
+        whole.size_bytes = page.size_bytes;
+        whole.extents.extend(page.extents);
+        match page.next {
+            // A reply that does not go on would be asked for again for ever.
+            Some(next) if next > params.start => params.start = next,
+            _ => break,
+        }
+    }
+    print(target.json.then(|| json!(whole)), || text::map(&whole))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_create(create: Create, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
+    let Create { target, size, backing, backing_format } = create;
+    let backing = backing.map(|file| ImageBacking {
+        file,
+        format: backing_format.map(|format| format.name().into()),
+    });
+    let path = absolute(&target.path)?;
+    let params = ImageCreate { path, format: target.format, size, backing };
+    let info = connection.image_create(&params).await?;
+    print(target.json.then(|| json!(info)), || text::info(&info))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the path for a process with another working directory.
+fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    std::path::absolute(path)
+}
+
+/// Prints a result as JSON, if there is one, or as text.
+fn print(json: Option<Value>, text: impl FnOnce() -> String) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    match json {
+        Some(value) => {
+            serde_json::to_writer_pretty(&mut output, &value)?;
+            writeln!(output)
+        }
+        None => output.write_all(text().as_bytes()),
+    }
+}
+
+fn notes(info: &ImageInfo) -> std::io::Result<()> {
+    info.notes.iter().try_for_each(|note| writeln!(std::io::stderr(), "note: {note}"))
+}

@@ -1,0 +1,108 @@
+//! `ringway image`, with a `ringway-io` of its own and with a running one.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::served::{RINGWAY, Served};
+
+/// Runs `ringway image` with these words in a directory, without a running `ringway-io`.
+fn image(dir: &Path, words: &str) -> Output {
+    let mut command = Command::new(RINGWAY);
+    command.arg("image").args(words.split(' ')).current_dir(dir).stdin(Stdio::null());
+    command.env_remove("RINGWAY_CONTROL").env("XDG_RUNTIME_DIR", dir);
+    command.output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn an_image_is_created_shown_checked_and_mapped_without_a_running_ringway_io() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("base.raw"), [7; 4096]).unwrap();
+    let create = "create a.qcow2 10G --format qcow2 --backing base.raw --backing-format raw";
+    let created = image(dir.path(), create);
+    assert!(created.status.success(), "{created:?}");
+    assert!(stdout(&created).contains("base.raw (raw)"), "{created:?}");
+    let info = image(dir.path(), "info a.qcow2 --format qcow2");
+    assert!(stdout(&info).contains("10 GiB (10737418240 bytes)"), "{info:?}");
+    let check = image(dir.path(), "check a.qcow2 --format qcow2");
+    assert_eq!(check.status.code(), Some(0), "{check:?}");
+    assert!(stdout(&check).starts_with("0 errors, 0 leaked"), "{check:?}");
+    let map = image(dir.path(), "map a.qcow2 --format qcow2 --json");
+    let map: Value = serde_json::from_slice(&map.stdout).unwrap();
+    assert_eq!(map["extents"][0]["kind"], "unallocated");
+    assert_eq!(map["extents"][0]["bytes"], 10u64 << 30);
+    let text = image(dir.path(), "map a.qcow2 --format qcow2");
+    assert!(stdout(&text).contains("10737418240"), "{text:?}");
+    let left: Vec<_> = dir.path().read_dir().unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "the private ringway-io leaves nothing: {left:?}");
+}
+
+#[test]
+fn the_exit_code_says_what_a_check_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = image(dir.path(), "create a.qcow2 1M --format qcow2");
+    assert!(create.status.success(), "{create:?}");
+    let set = |offset: u64, bytes: &[u8]| {
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path().join("a.qcow2"));
+        std::os::unix::fs::FileExt::write_all_at(&file.unwrap(), bytes, offset).unwrap();
+    };
+    // Refcount of the L1 table, in the block behind header and refcount table.
+    set(2 * 65536 + 3 * 2, &[0, 2]);
+    let leak = image(dir.path(), "check a.qcow2 --format qcow2");
+    assert_eq!(leak.status.code(), Some(3), "{leak:?}");
+    assert!(stdout(&leak).contains("--repair-leaks"), "{leak:?}");
+    let repaired = image(dir.path(), "check a.qcow2 --format qcow2 --repair-leaks");
+    assert_eq!(repaired.status.code(), Some(0), "{repaired:?}");
+    set(2 * 65536 + 3 * 2, &[0, 0]);
+    let error = image(dir.path(), "check a.qcow2 --format qcow2");
+    assert_eq!(error.status.code(), Some(4), "{error:?}");
+    assert!(stdout(&error).contains("qemu-img"), "{error:?}");
+    let refused = image(dir.path(), "check a.qcow2 --format qcow2 --repair-leaks");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
+#[test]
+fn the_format_and_the_path_are_required_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = [
+        ("info a.qcow2", 2, "--format <qcow2|raw>"),
+        ("info a.qcow2 --format vhd", 2, "not raw or qcow2"),
+        ("create a.qcow2 lots --format qcow2", 2, "use K, M, G or T"),
+        ("create a.qcow2 1G --format qcow2 --backing b", 2, "--backing-format"),
+        ("check a.qcow2 --format qcow2 --timeout 25h", 2, "24h"),
+        ("info a.qcow2 --format qcow2", 1, "No such file"),
+        ("create a.qcow2 65T --format qcow2", 1, "64 TiB"),
+    ];
+    for (words, code, says) in cases {
+        let output = image(dir.path(), words);
+        assert_eq!(output.status.code(), Some(code), "{words}: {output:?}");
+        assert!(stderr(&output).contains(says), "{words}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_running_ringway_io_does_the_work_if_it_is_named() {
+    let served = Served::start(&[]);
+    let path = served.socket("a.qcow2");
+    let path = path.to_str().unwrap();
+    served.stdout(&["image", "create", path, "1G", "--format", "qcow2"]);
+    let json = served.stdout(&["image", "info", path, "--format", "qcow2", "--json"]);
+    let info: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(info["size_bytes"], 1u64 << 30);
+    let missing = served.socket("missing");
+    let words = ["image", "--control", missing.to_str().unwrap()];
+    let mut command = Command::new(RINGWAY);
+    command.args(words).args(["info", path, "--format", "qcow2"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no ringway-io answers"), "{}", stderr(&output));
+}

@@ -1,0 +1,76 @@
+//! Creation of images.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use disk::DiskError;
+use image::qcow2::{Backing, CreateOptions, create_file};
+use model::image::{ImageBacking, ImageCreate, ImageFormat};
+use model::spec::MAX_DISK_BYTES;
+use rustix::io::Errno;
+
+use super::ImageCallError;
+
+/// Unit of the size of a disk, in bytes.
+const SECTOR: u64 = 512;
+
+pub(super) fn create(call: &ImageCreate) -> Result<(), ImageCallError> {
+    let path = &call.path;
+    if let Some(backing) = &call.backing {
+        find_backing(path, backing)?;
+    }
+    match (call.format, &call.backing) {
+        (ImageFormat::Raw, Some(_)) => {
+            let problem = "a raw image has no backing; create a qcow2 image";
+            Err(ImageCallError::Refused(problem.into()))
+        }
+        (ImageFormat::Raw, None) => create_raw(path, call.size),
+        (ImageFormat::Qcow2, backing) => {
+            let backing = backing.as_ref().map(|backing| Backing {
+                file: backing.file.clone(),
+                format: backing.format.clone(),
+            });
+            let options = CreateOptions { backing, ..CreateOptions::new(call.size) };
+            create_file(path, &options).map_err(|source| ImageCallError::Image {
+                path: path.display().to_string(),
+                source,
+            })
+        }
+    }
+}
+
+/// Checks that the image below exists. Its name is relative to the directory of the new image.
+fn find_backing(image: &Path, backing: &ImageBacking) -> Result<(), ImageCallError> {
+    let folder = image.parent().unwrap_or(Path::new("/"));
+    let path = folder.join(&backing.file);
+    path.metadata().map(drop).map_err(|error| {
+        let problem = format!("backing image {}: {error}; give the path of one", path.display());
+        ImageCallError::Refused(problem)
+    })
+}
+
+fn create_raw(path: &Path, size: u64) -> Result<(), ImageCallError> {
+    if size == 0 || !size.is_multiple_of(SECTOR) || size > MAX_DISK_BYTES {
+        let problem = format!("a disk has a multiple of {SECTOR} bytes, not {size}");
+        return Err(ImageCallError::Refused(problem));
+    }
+    let os = |action| {
+        move |error: io::Error| DiskError::Os {
+            action,
+            path: path.into(),
+            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        }
+    };
+    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(os("create"))?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let stored = file
+        .set_len(size)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| File::open(folder)?.sync_all());
+    if stored.is_err() {
+        // The file is ours and has no content; the error says why.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(stored.map_err(os("store"))?)
+}

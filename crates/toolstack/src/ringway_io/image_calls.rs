@@ -1,0 +1,56 @@
+//! Calls on image files.
+
+use std::time::Duration;
+
+use model::image::{
+    DEFAULT_IMAGE_DEADLINE_S, ImageCheck, ImageCheckReport, ImageCreate, ImageInfo, ImageMap,
+    ImageMapReply, ImageQuery,
+};
+use serde_json::json;
+
+use super::{DatapathError, RpcConnection};
+
+/// Time between the deadline of a call and the latest arrival of its answer.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// Returns the longest wait for the answer to a call with this deadline.
+fn wait(deadline_s: u32) -> Duration {
+    Duration::from_secs(deadline_s.into()) + ANSWER_GRACE
+}
+
+impl RpcConnection {
+    /// Calls `image.info`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_info(&mut self, query: &ImageQuery) -> Result<ImageInfo, DatapathError> {
+        self.typed("image.info", json!(query), wait(query.deadline_s)).await
+    }
+
+    /// Calls `image.check`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_check(
+        &mut self,
+        check: &ImageCheck,
+    ) -> Result<ImageCheckReport, DatapathError> {
+        self.typed("image.check", json!(check), wait(check.deadline_s)).await
+    }
+
+    /// Calls `image.map`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_map(&mut self, map: &ImageMap) -> Result<ImageMapReply, DatapathError> {
+        self.typed("image.map", json!(map), wait(map.deadline_s)).await
+    }
+
+    /// Calls `image.create`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_create(&mut self, create: &ImageCreate) -> Result<ImageInfo, DatapathError> {
+        self.typed("image.create", json!(create), wait(DEFAULT_IMAGE_DEADLINE_S)).await
+    }
+}
