@@ -89,7 +89,7 @@ impl<F: Format> Owner<F> {
         self.format.prepare(&round.references).await
     }
 
-    async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
+    pub(super) async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
         let mut on_disk = [Word::ASK];
         self.format.load(granule, &mut on_disk).await?;
         let [on_disk] = on_disk;
@@ -143,6 +143,7 @@ impl<F: Format> Owner<F> {
             }
             self.mark_durable(granule, number);
         }
+        self.free_replaced();
         for (ring, position) in round.positions.iter().enumerate() {
             self.journal.drop_records(ring, *position);
         }
