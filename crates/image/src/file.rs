@@ -5,6 +5,7 @@ mod plain;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 pub use plain::PlainFile;
@@ -56,6 +57,36 @@ pub trait ImageFile {
     /// # Errors
     /// The storage fails, or cannot release space (`Unsupported`).
     async fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+}
+
+impl<F: ImageFile> ImageFile for Arc<F> {
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        F::read_at(self, offset, out).await
+    }
+
+    async fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        F::write_at(self, offset, data).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        F::sync(self).await
+    }
+
+    async fn len(&self) -> io::Result<u64> {
+        F::len(self).await
+    }
+
+    async fn set_len(&self, len: u64) -> io::Result<()> {
+        F::set_len(self, len).await
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        F::allocate(self, offset, len).await
+    }
+
+    async fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        F::punch(self, offset, len).await
+    }
 }
 
 /// Runs format code over a file whose futures are ready at once.

@@ -6,7 +6,7 @@ pub const SUBCLUSTERS: u32 = 32;
 /// Bits of an entry that contain an offset in the file.
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 /// The cluster has exactly one reference, so it may be written in place.
-const COPIED: u64 = 1 << 63;
+pub(super) const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 /// The cluster reads as zero (standard entries of version 3).
 const ZERO: u64 = 1;
