@@ -131,6 +131,14 @@ pub trait Disk: Debug + Send + Sync {
     /// Fails if the flush fails; the lock is released in any case.
     fn deactivate(&self) -> Result<(), DiskError>;
 
+    /// Stops what the disk does in the background, so that another process can continue with it. No
+    /// request that changes the disk is in flight. Other requests may wait from then on. May wait
+    /// for the storage. Nothing is flushed.
+    fn quiesce(&self) {}
+
+    /// Undoes [`Disk::quiesce`]: no other process continues with the disk.
+    fn unquiesce(&self) {}
+
     /// Grows the disk to `size` bytes, or to the current size of its storage if `size` is `None`.
     ///
     /// # Errors

@@ -59,6 +59,14 @@ impl Disk for Window {
         self.child.deactivate()
     }
 
+    fn quiesce(&self) {
+        self.child.quiesce();
+    }
+
+    fn unquiesce(&self) {
+        self.child.unquiesce();
+    }
+
     fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
         let Self { offset, size, .. } = self;
         let problem = format!(

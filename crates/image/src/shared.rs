@@ -152,8 +152,8 @@ impl Shared {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Notes that a flush has failed.
-    pub(crate) fn set_lost(&self) {
+    /// Notes that a flush has failed. Every later flush fails.
+    pub fn set_lost(&self) {
         self.lost.store(true, Ordering::Release);
     }
 

@@ -56,14 +56,21 @@ pub enum OpenError {
         /// The lower one.
         second: FileRef,
     },
-    /// The image is a qcow2 image.
-    #[error(
-        "{name}: this version serves no qcow2 images; convert the image to a raw one, for example \
-         with `qemu-img convert -O raw`"
-    )]
-    Qcow2 {
+    /// An image cannot be opened.
+    #[error("cannot open the image {name}: {source}")]
+    Image {
         /// File of the image.
         name: FileRef,
+        /// Cause.
+        source: image::ImageError,
+    },
+    /// There is no memory for the journal of an image.
+    #[error("cannot make the journal of the image {name}")]
+    Journal {
+        /// File of the image.
+        name: FileRef,
+        /// Cause.
+        source: memory::MemoryError,
     },
 }
 
@@ -106,6 +113,8 @@ pub struct Opened {
     pub disk: Arc<dyn Disk>,
     /// Descriptor of a memory disk's bytes.
     pub memory: Option<Arc<OwnedFd>>,
+    /// Descriptor of the journal of the image at the top, if it is written.
+    pub journal: Option<Arc<OwnedFd>>,
     /// Files of the tree, top first.
     pub files: Vec<TreeFile>,
     /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files

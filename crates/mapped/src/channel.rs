@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::disk::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
+use ::disk::{Channel, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome};
 use image::channel::MapChannel;
 use image::shared::{Answer, AnswerKind, QuestionKind};
 use memory::Buffers;
@@ -43,6 +43,7 @@ pub(crate) struct MappedChannel {
     pub(crate) below: Option<Box<dyn Channel>>,
     pub(crate) map: MapChannel,
     pub(crate) limits: Limits,
+    container: Arc<FileDisk>,
     service: Arc<dyn Service>,
     mailbox: Arc<Mailbox>,
     number: u32,
@@ -75,6 +76,7 @@ impl std::fmt::Debug for MappedChannel {
 
 impl MappedChannel {
     pub(crate) fn new(
+        container: Arc<FileDisk>,
         (file, below): (Box<dyn Channel>, Option<Box<dyn Channel>>),
         (map, number): (MapChannel, u32),
         (service, mailbox): (Arc<dyn Service>, Arc<Mailbox>),
@@ -86,6 +88,7 @@ impl MappedChannel {
             below,
             map,
             limits,
+            container,
             service,
             mailbox,
             number,
@@ -336,6 +339,9 @@ impl MappedChannel {
     /// Handles the answer that a question is done: zeroes or a flush.
     fn on_done(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.get(index) else { return };
+        // The kernel reports a failed flush once, perhaps to another channel.
+        let is_lost = piece.action == Action::Flush && self.container.handover().1;
+        let outcome = if is_lost { Err(IoError::Storage(Errno::IO)) } else { outcome };
         let step = 1 << self.map.shared().map.layout().granule_bits;
         if piece.action == Action::Zero && outcome.is_ok() && piece.len > step {
             piece.offset += step;

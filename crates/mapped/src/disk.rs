@@ -118,7 +118,7 @@ impl Disk for MappedDisk {
             below: self.below.as_ref().map_or(0, |below| below.geometry().size),
             waits_for_room: self.options.waits_for_room,
         };
-        let channel = MappedChannel::new((file, below), map, (service, mailbox), limits, context);
+        let channel = MappedChannel::new(Arc::clone(&self.file), (file, below), map, (service, mailbox), limits, context);
         Box::new(channel)
     }
 
@@ -136,7 +136,11 @@ impl Disk for MappedDisk {
             below.activate()?;
         }
         self.file.activate()?;
-        *service = Some((self.start)().map_err(self.image_error())?);
+        let started = (self.start)().map_err(self.image_error())?;
+        if self.file.handover().1 {
+            started.shared().set_lost();
+        }
+        *service = Some(started);
         Ok(())
     }
 
@@ -146,6 +150,28 @@ impl Disk for MappedDisk {
         let file = self.file.deactivate();
         let below = self.below.as_ref().map_or(Ok(()), |below| below.deactivate());
         stopped.and(file).and(below)
+    }
+
+    fn quiesce(&self) {
+        if let Some(service) = self.service().as_ref() {
+            service.pause();
+            if service.shared().is_lost() {
+                // The next process learns it from the file.
+                self.file.set_lost();
+            }
+        }
+        if let Some(below) = &self.below {
+            below.quiesce();
+        }
+    }
+
+    fn unquiesce(&self) {
+        if let Some(service) = self.service().clone() {
+            service.resume();
+        }
+        if let Some(below) = &self.below {
+            below.unquiesce();
+        }
     }
 
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {

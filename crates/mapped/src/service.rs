@@ -37,6 +37,12 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Removes a channel.
     fn close_channel(&self, channel: u32);
 
+    /// Ends the thread, and lets questions wait. Nothing is flushed.
+    fn pause(&self);
+
+    /// Answers questions again.
+    fn resume(self: Arc<Self>);
+
     /// Makes everything durable, and ends the thread. The channels are closed.
     ///
     /// # Errors
@@ -60,6 +66,8 @@ struct State<F> {
     has_questions: bool,
     /// True while a caller waits for the owner.
     is_stopping: bool,
+    /// True while questions wait.
+    is_paused: bool,
 }
 
 impl<F: Format> fmt::Debug for OwnerService<F> {
@@ -85,7 +93,12 @@ impl<F: Format + Send + 'static> OwnerService<F> {
     ) -> Result<Arc<Self>, ImageError> {
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format))?;
         let state =
-            State { owner: Some(Box::new(owner)), has_questions: false, is_stopping: false };
+            State {
+            owner: Some(Box::new(owner)),
+            has_questions: false,
+            is_stopping: false,
+            is_paused: false,
+        };
         Ok(Arc::new(Self {
             shared,
             state: Mutex::new(state),
@@ -124,6 +137,19 @@ impl<F: Format + Send + 'static> OwnerService<F> {
                 owner.retry_room();
             }
         }
+    }
+
+    /// Waits until no thread has the owner.
+    fn wait_owner(&self) -> MutexGuard<'_, State<F>> {
+        let mut state = lock(&self.state);
+        state.is_stopping = true;
+        self.bell.notify_all();
+        let mut state = self
+            .bell
+            .wait_while(state, |state| state.owner.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        state.is_stopping = false;
+        state
     }
 
     /// Answers some questions, runs a round if one is wanted, and frees space. Returns whether
@@ -195,6 +221,9 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
     fn notify(self: Arc<Self>) {
         let mut state = lock(&self.state);
         state.has_questions = true;
+        if state.is_paused {
+            return;
+        }
         let Some(owner) = state.owner.take() else { return self.bell.notify_all() };
         drop(state);
         let service = Arc::clone(&self);
@@ -228,15 +257,20 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         answers.iter().for_each(|answer| self.take_back(answer));
     }
 
+    fn pause(&self) {
+        // From now on: a resume that comes before the owner has stopped must hold.
+        lock(&self.state).is_paused = true;
+        drop(self.wait_owner());
+    }
+
+    fn resume(self: Arc<Self>) {
+        lock(&self.state).is_paused = false;
+        self.notify();
+    }
+
     fn stop(&self) -> Result<(), ImageError> {
-        let mut state = lock(&self.state);
-        state.is_stopping = true;
-        self.bell.notify_all();
-        let mut state = self
-            .bell
-            .wait_while(state, |state| state.owner.is_none())
-            .unwrap_or_else(PoisonError::into_inner);
-        state.is_stopping = false;
+        let mut state = self.wait_owner();
+        state.is_paused = false;
         let Some(mut owner) = state.owner.take() else { return Ok(()) };
         drop(state);
         while self.work(&mut owner) {}

@@ -86,6 +86,14 @@ impl Disk for SmallBlocks {
         self.storage().deactivate()
     }
 
+    fn quiesce(&self) {
+        self.storage().quiesce();
+    }
+
+    fn unquiesce(&self) {
+        self.storage().unquiesce();
+    }
+
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         self.storage().resize(size).map(|geometry| self.present(geometry))
     }

@@ -59,7 +59,7 @@ pub(crate) fn answer(
             value
         }),
         Ok(Call::DiskAttach(spec)) => {
-            let sources = Sources { memory: None, files: (0..).zip(fds).collect() };
+            let sources = Sources { memory: None, journal: None, files: (0..).zip(fds).collect() };
             disk_registry.attach(spec, sources).and_then(value)
         }
         Ok(Call::DiskWaitFull(full)) => {

@@ -12,12 +12,15 @@ use crate::open_disk::Sources;
 /// Field of the record that says what each descriptor is.
 const FIELD: &str = "fds";
 
-/// Meaning of a descriptor. In the record: `"memory"`, or `"file:3"` for `{"fd":3}` of the spec.
+/// Meaning of a descriptor. In the record: `"memory"`, `"journal"`, or `"file:3"` for `{"fd":3}` of
+/// the spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 enum FdRole {
     /// Bytes of a memory disk.
     Memory,
+    /// Journal of the image at the top.
+    Journal,
     /// File that was handed in under this number.
     File(u32),
 }
@@ -26,6 +29,7 @@ impl From<FdRole> for String {
     fn from(role: FdRole) -> Self {
         match role {
             FdRole::Memory => "memory".into(),
+            FdRole::Journal => "journal".into(),
             FdRole::File(number) => format!("file:{number}"),
         }
     }
@@ -39,6 +43,7 @@ impl TryFrom<String> for FdRole {
         match number {
             Some(number) => Ok(Self::File(number)),
             None if text == "memory" => Ok(Self::Memory),
+            None if text == "journal" => Ok(Self::Journal),
             None => Err(format!("{text:?} is no descriptor of a disk")),
         }
     }
@@ -53,7 +58,9 @@ impl PreservedFds {
         let Self { listener, sources, exports } = self;
         let memory = sources.memory.map(|fd| (FdRole::Memory, fd));
         let files = sources.files.into_iter().map(|(number, fd)| (FdRole::File(number), fd));
-        let (roles, fds): (Vec<FdRole>, Vec<OwnedFd>) = memory.into_iter().chain(files).unzip();
+        let journal = sources.journal.map(|fd| (FdRole::Journal, fd));
+        let (roles, fds): (Vec<FdRole>, Vec<OwnedFd>) =
+            memory.into_iter().chain(journal).chain(files).unzip();
         let mut data = serde_json::to_value(preserved_disk)?;
         if let Some(fields) = data.as_object_mut()
             && !roles.is_empty()
@@ -87,6 +94,7 @@ impl PreservedFds {
         for (role, fd) in roles.into_iter().zip(fds) {
             match role {
                 FdRole::Memory => sources.memory = Some(fd),
+                FdRole::Journal => sources.journal = Some(fd),
                 FdRole::File(number) => {
                     sources.files.insert(number, fd);
                 }
@@ -122,11 +130,11 @@ mod tests {
         }))
         .unwrap();
         let files = [(7, file(7)), (3, file(3))].into();
-        let sources = Sources { memory: Some(file(1)), files };
+        let sources = Sources { memory: Some(file(1)), journal: Some(file(2)), files };
         let fds = PreservedFds { sources, ..PreservedFds::default() };
         let entry = fds.entry(&preserved_disk).unwrap();
         assert_eq!(entry.data["fds"], json!(["memory", "file:3", "file:7"]));
-        let Sources { memory, files } = PreservedFds::read(entry).unwrap().sources;
+        let Sources { memory, journal, files } = PreservedFds::read(entry).unwrap().sources;
         assert_eq!(memory.as_ref().map(size), Some(1));
         let files: Vec<_> = files.iter().map(|(number, fd)| (*number, size(fd))).collect();
         assert_eq!(files, [(3, 3), (7, 7)]);

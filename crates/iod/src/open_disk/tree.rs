@@ -7,10 +7,16 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use disk::{Disk, FileDisk, FileIdentity, FileOptions, MemoryDisk, NullDisk, Window};
-use model::spec::{Backend, BlockSize, DiskSpec, FileRef};
+use disk::{
+    Disk, DiskError, FileDisk, FileIdentity, FileOptions, MemoryDisk, NullDisk, OnFull, Window,
+};
+use image::map::PagePool;
+use mapped::{JOURNAL, MappedDisk, Qcow2Options};
+use memory::{Mapping, MemoryError};
+use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{OpenError, Opened, fenced, in_blocks, options};
@@ -20,6 +26,8 @@ use super::{OpenError, Opened, fenced, in_blocks, options};
 pub struct Sources {
     /// Bytes of the tree's memory disk, if a former process has made them.
     pub memory: Option<OwnedFd>,
+    /// Journal of the image at the top, if a former process has written to it.
+    pub journal: Option<OwnedFd>,
     /// Files that were handed in, by the numbers that the spec gives them.
     pub files: BTreeMap<u32, OwnedFd>,
 }
@@ -47,6 +55,19 @@ pub(crate) struct FileState {
     pub(crate) lost: bool,
 }
 
+/// Use of a file of a tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// The file is the disk: its first `size` bytes at most.
+    Disk { size: u64 },
+    /// The file contains an image with metadata.
+    Container,
+}
+
+/// Words of maps that this process keeps in memory: 64 MiB, which cover 512 GiB of images with
+/// clusters of 64 KiB.
+static PAGES: LazyLock<Arc<PagePool>> = LazyLock::new(|| Arc::new(PagePool::new(16 << 10)));
+
 /// Opener of one tree.
 pub(super) struct TreeOpener<'a> {
     spec: &'a DiskSpec,
@@ -55,6 +76,7 @@ pub(super) struct TreeOpener<'a> {
     open_files: std::vec::IntoIter<(OwnedFd, FileState)>,
     files: Vec<TreeFile>,
     memory: Option<Arc<OwnedFd>>,
+    journal: Option<Arc<OwnedFd>>,
 }
 
 impl<'a> TreeOpener<'a> {
@@ -70,7 +92,8 @@ impl<'a> TreeOpener<'a> {
         open_files: Vec<(OwnedFd, FileState)>,
     ) -> Self {
         let open_files = open_files.into_iter();
-        Self { spec, sources, open_files, files: Vec::new(), memory: None }
+        let (files, memory, journal) = Default::default();
+        Self { spec, sources, open_files, files, memory, journal }
     }
 
     /// Opens the tree. If its top is a leaf, the guest sees at most `told` bytes of it.
@@ -79,10 +102,10 @@ impl<'a> TreeOpener<'a> {
         let disk = self.node(&spec.backend, !spec.read_only, told)?;
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
-        let Self { sources, files, memory, .. } = self;
+        let Self { sources, files, memory, journal, .. } = self;
         let mut handed_in = sources.files;
         handed_in.retain(|fd, _| spec.backend.files().any(|name| *name == FileRef::Fd { fd: *fd }));
-        Ok(Opened { disk, memory, files, handed_in })
+        Ok(Opened { disk, memory, journal, files, handed_in })
     }
 
     /// Opens a node with all below it.
@@ -94,7 +117,10 @@ impl<'a> TreeOpener<'a> {
     ) -> Result<Arc<dyn Disk>, OpenError> {
         let block_size = self.spec.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES);
         Ok(match node {
-            Backend::File(name) => self.file(name, writable, told.unwrap_or(u64::MAX))?,
+            Backend::File(name) => {
+                let size = told.unwrap_or(u64::MAX);
+                self.open_file(name, writable, Use::Disk { size })?
+            }
             Backend::Null(size) => {
                 Arc::new(NullDisk::new(told.unwrap_or(*size), block_size, !writable))
             }
@@ -114,36 +140,84 @@ impl<'a> TreeOpener<'a> {
         })
     }
 
-    /// Opens a qcow2 image: its file with [`Self::file`], then its backing with [`Self::node`],
-    /// read-only.
+    /// Opens a qcow2 image over its backing, which is read-only.
     fn qcow2(
         &mut self,
-        file: &FileRef,
-        _backing: Option<&Backend>,
-        _writable: bool,
+        name: &FileRef,
+        backing: Option<&Backend>,
+        writable: bool,
     ) -> Result<Arc<dyn Disk>, OpenError> {
-        Err(OpenError::Qcow2 { name: file.clone() })
+        let file = self.open_file(name, writable, Use::Container)?;
+        let below = backing.map(|backing| self.node(backing, false, None)).transpose()?;
+        let options = Qcow2Options {
+            path: label(name),
+            read_only: !writable,
+            direct: self.spec.cache == CacheMode::None,
+            waits_for_room: self.spec.on_full == model::spec::OnFull::Wait,
+            journal: self.journal(name, writable)?,
+            pages: Arc::clone(&PAGES),
+        };
+        let disk = MappedDisk::open_qcow2(file, below, options);
+        let image_error = |source| OpenError::Image { name: name.clone(), source };
+        Ok(Arc::new(disk.map_err(image_error)?))
     }
 
-    /// Opens the next file, of which at most `size` bytes are used.
-    fn file(
+    /// Returns the memory of the journal of an image. That of the image at the top outlives the
+    /// process; those of others stay empty.
+    fn journal(&mut self, name: &FileRef, writable: bool) -> Result<Arc<Mapping>, OpenError> {
+        let error = |source| OpenError::Journal { name: name.clone(), source };
+        let bytes = JOURNAL.cells().unwrap_or_default() as u64 * 8;
+        if !writable {
+            return Mapping::private(bytes as usize).map(Arc::new).map_err(error);
+        }
+        let fd = match self.sources.journal.take() {
+            Some(preserved) => preserved,
+            None => {
+                let made = Mapping::sealed("ringway-journal", bytes).map_err(error)?;
+                let fd = made.fd().map(|fd| fd.try_clone_to_owned()).transpose();
+                let os = |error: std::io::Error| DiskError::Os {
+                    action: "duplicate the journal of",
+                    path: label(name),
+                    source: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
+                };
+                fd.map_err(os)?.ok_or_else(|| error(MemoryError::BadRange { start: 0, len: bytes }))?
+            }
+        };
+        let mapping = Mapping::file(fd.as_fd(), bytes).map_err(error)?;
+        self.journal = Some(Arc::new(fd));
+        Ok(Arc::new(mapping))
+    }
+
+    /// Opens the next file.
+    fn open_file(
         &mut self,
         name: &FileRef,
         writable: bool,
-        size: u64,
+        role: Use,
     ) -> Result<Arc<FileDisk>, OpenError> {
-        let options = options(self.spec, label(name), !writable);
+        let mut options = options(self.spec, label(name), !writable);
+        if role == Use::Container {
+            // The map waits for space itself, so that nothing that waits keeps space from being
+            // freed. Blocks are the guest's business, not the file's.
+            (options.on_full, options.block_size) = (OnFull::Error, None);
+        }
         let disk = match (self.open_files.next(), name) {
             (Some((fd, state)), _) => {
                 let options = FileOptions { block_size: Some(state.block_size), ..options };
                 FileDisk::adopt(options, fd, state.size, state.lost)?
             }
-            (None, FileRef::Path(_)) => FileDisk::reopen(options, size)?,
+            (None, FileRef::Path(_)) => match role {
+                Use::Disk { size } => FileDisk::reopen(options, size)?,
+                Use::Container => FileDisk::open_container(options, None)?,
+            },
             (None, FileRef::Fd { fd }) => {
                 let count = self.sources.files.len();
                 let missing = || OpenError::NotHandedIn { name: name.clone(), count };
                 let handed_in = self.sources.files.get(fd).ok_or_else(missing)?;
-                FileDisk::reopen_fd(options, handed_in.as_fd(), size)?
+                match role {
+                    Use::Disk { size } => FileDisk::reopen_fd(options, handed_in.as_fd(), size)?,
+                    Use::Container => FileDisk::open_container(options, Some(handed_in.as_fd()))?,
+                }
             }
         };
         let disk = Arc::new(fenced(disk, self.spec));

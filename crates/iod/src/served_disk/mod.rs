@@ -56,6 +56,8 @@ pub struct ServedDisk {
     disk: Arc<dyn Disk>,
     /// Descriptor of a memory disk's bytes.
     memory: Option<Arc<OwnedFd>>,
+    /// Descriptor of the journal of the image at the top, if it is written.
+    journal: Option<Arc<OwnedFd>>,
     /// Files of the disk's tree, top first.
     files: Vec<TreeFile>,
     /// Descriptors that were handed in for the files, by their numbers in the spec.
@@ -135,7 +137,7 @@ impl ServedDisk {
         listener: Option<Arc<Listener>>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let Opened { disk, memory, files, handed_in } = opened;
+        let Opened { disk, memory, journal, files, handed_in } = opened;
         let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
         for file in &files {
             pool.full_watch().add(&spec.id, file.name.to_string(), &file.disk);
@@ -158,6 +160,7 @@ impl ServedDisk {
             spec,
             disk,
             memory,
+            journal,
             files,
             handed_in,
             listener: Mutex::new(listener),

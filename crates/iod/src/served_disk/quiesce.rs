@@ -35,6 +35,7 @@ use vhost_user::{
 use super::session_backend::DiskSessionBackend;
 use super::session_thread::signal;
 use super::{FrontEnd, ServedDisk, ServedDiskError, lock};
+use crate::deadline::run_with_deadline;
 use crate::handover::BrokenRingState;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::message_boundary::{missed_deadline, wait_message_boundary};
@@ -186,6 +187,15 @@ impl ServedDisk {
         if !drained {
             return Err(ServedDiskError::NotDrained { place: self.backend_text() });
         }
+        let disk = Arc::clone(&self.disk);
+        if run_with_deadline(deadline, move || disk.quiesce()).is_err() {
+            // It goes on once its storage answers.
+            self.disk.unquiesce();
+            if self.is_active() && !self.is_paused() {
+                self.queues.lock().serve();
+            }
+            return Err(ServedDiskError::NotDrained { place: self.backend_text() });
+        }
         self.still.store(true, Ordering::Release);
         lock(&self.stop).stop();
         if let Some(session) = &lock(&self.front_end).session {
@@ -250,6 +260,7 @@ impl ServedDisk {
         quiesced_disk: QuiescedDisk,
     ) -> Result<(), ServedDiskError> {
         *lock(&self.stop) = StopSignal::new().map_err(signal)?;
+        self.disk.unquiesce();
         self.still.store(false, Ordering::Release);
         let serving = self.is_active() && !self.is_paused();
         let restored = quiesced_disk.session.map(|state| self.resumed(*state)).transpose();

@@ -44,7 +44,8 @@ impl ServedDisk {
         let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
         let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
-        let sources = Sources { memory, files: files.collect::<io::Result<_>>()? };
+        let journal = self.journal.as_deref().map(OwnedFd::try_clone).transpose()?;
+        let sources = Sources { memory, journal, files: files.collect::<io::Result<_>>()? };
         Ok(PreservedFds { listener, sources, exports: self.export_sockets()? })
     }
 
