@@ -118,7 +118,14 @@ impl Disk for MappedDisk {
             below: self.below.as_ref().map_or(0, |below| below.geometry().size),
             waits_for_room: self.options.waits_for_room,
         };
-        let channel = MappedChannel::new(Arc::clone(&self.file), (file, below), map, (service, mailbox), limits, context);
+        let channel = MappedChannel::new(
+            Arc::clone(&self.file),
+            (file, below),
+            map,
+            (service, mailbox),
+            limits,
+            context,
+        );
         Box::new(channel)
     }
 

@@ -92,8 +92,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         channels: u32,
     ) -> Result<Arc<Self>, ImageError> {
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format))?;
-        let state =
-            State {
+        let state = State {
             owner: Some(Box::new(owner)),
             has_questions: false,
             is_stopping: false,

@@ -180,7 +180,8 @@ impl<'a> TreeOpener<'a> {
                     path: label(name),
                     source: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
                 };
-                fd.map_err(os)?.ok_or_else(|| error(MemoryError::BadRange { start: 0, len: bytes }))?
+                fd.map_err(os)?
+                    .ok_or_else(|| error(MemoryError::BadRange { start: 0, len: bytes }))?
             }
         };
         let mapping = Mapping::file(fd.as_fd(), bytes).map_err(error)?;

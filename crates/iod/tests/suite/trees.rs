@@ -9,6 +9,7 @@ use std::process::Command;
 
 use crate::actor::play;
 use crate::common::*;
+use image::qcow2::{CreateOptions, create_file};
 use model::report::DiskState;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -102,6 +103,46 @@ fn a_window_survives_a_kill_and_an_upgrade_and_nothing_else_is_touched() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
+/// Creates a qcow2 image of 3 MiB over a raw file of 2 MiB full of sevens. Returns its path and the
+/// backend.
+fn layers(io: &Io, extended_l2: bool) -> (String, Value) {
+    let base = image(&io.folder, "base.raw", 2 * MIB);
+    open(&base, true).write_all_at(&[7; 2 << 20], 0).unwrap();
+    let path = io.folder.path().join("top.qcow2");
+    let options = CreateOptions { extended_l2, ..CreateOptions::new(3 * MIB) };
+    create_file(&path, &options).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    let backend = json!({"qcow2": {"file": path, "backing": {"file": base}}});
+    (path, backend)
+}
+
+#[test]
+fn a_qcow2_image_over_a_raw_file_survives_a_kill_and_an_upgrade() {
+    for extended_l2 in [false, true] {
+        let mut io = Io::start();
+        let (path, backend) = layers(&io, extended_l2);
+        survives(&mut io, backend.clone(), &[]);
+        let mut guest = connect(&io.socket("d"));
+        assert_eq!([6, 10, 4095].map(|sector| read(&mut guest, sector)), [7; 3]);
+        assert_eq!([4096, 6143].map(|sector| read(&mut guest, sector)), [0; 2]);
+        drop(guest);
+        let mut caller = io.caller();
+        let disk = caller.stats().disks.remove(0);
+        assert_eq!((disk.geometry.size_bytes, disk.geometry.block_size), (3 * MIB, 512));
+        // Both files are locked, as QEMU does it.
+        let check = || Command::new("qemu-img").args(["check", &path]).output().unwrap();
+        assert!(String::from_utf8_lossy(&check().stderr).contains("lock"));
+        caller.call("disk.detach", json!({"id": "d"})).unwrap();
+        let checked = check();
+        assert!(checked.status.success(), "{checked:?}");
+        caller.call("disk.attach", io.spec("d", backend)).unwrap();
+        let mut guest = connect(&io.socket("d"));
+        assert_eq!([7, 8, 9, 10].map(|sector| read(&mut guest, sector)), [1, 2, 3, 7]);
+        drop(guest);
+        assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    }
+}
+
 #[test]
 fn a_file_that_was_handed_in_survives_a_kill_and_an_upgrade_without_its_path() {
     for backend in [json!({"file": {"fd": 1}}), window(json!({"fd": 1}))] {
@@ -134,7 +175,7 @@ fn a_tree_that_cannot_be_opened_is_refused_and_leaves_nothing() {
     for (backend, reason) in [
         (json!({"file": {"fd": 1}}), "fd:1 is not among the 1 descriptors that were handed in"),
         (json!({"file": {"fd": 0}}), "fd:0 is not open for writing"),
-        (json!({"qcow2": {"file": path}}), "this version serves no qcow2 images"),
+        (json!({"qcow2": {"file": path}}), "the file is not a qcow2 image"),
         (json!({"qcow2": {"file": path, "backing": {"file": path}}}), "in the tree twice"),
         (json!({"raw": {"child": {"file": path}, "offset": MIB, "size": 3 * MIB}}), "not inside"),
         (json!({"raw": {"child": {"file": path}, "offset": 1, "size": 512}}), "not a multiple"),
@@ -295,7 +336,7 @@ fn ringway_blk_serves_inherited_files() {
         (r#"{"file":{"fd":200}}"#, "fd:200 is not open"),
         (r#"{"file":{"fd":2}}"#, "fd:2 is a standard stream"),
         (r#"{"flie":"/a"}"#, "unknown variant `flie`"),
-        (r#"{"qcow2":{"file":"/a"}}"#, "serves no qcow2 images"),
+        (r#"{"qcow2":{"file":"/no/such/file"}}"#, "No such file"),
     ] {
         let (code, stderr) = options(backend);
         assert!(code.is_some_and(|code| code > 0) && stderr.contains(text), "{backend}: {stderr}");
