@@ -35,13 +35,19 @@ fn result(caller: &mut Caller) -> Value {
 }
 
 fn inside(dir: &Path) {
+    waits_for_room(dir, |path| json!({"file": path}));
+    let part = |path: &Path| json!({"child": {"file": path}, "offset": 1 << 20, "size": 1 << 20});
+    waits_for_room(dir, |path| json!({"raw": part(path)}));
+}
+
+fn waits_for_room(dir: &Path, backend: impl Fn(&Path) -> Value) {
     let (image, filler) = (dir.join("image"), dir.join("filler"));
     std::fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
     std::fs::write(&filler, vec![1; 16 << 20]).unwrap_err();
     let mut io = Io::start();
     let mut caller = io.caller();
     let spec = |id: &str| {
-        let mut spec = io.spec(id, json!({"file": image}));
+        let mut spec = io.spec(id, backend(&image));
         spec["cache"] = json!("writeback");
         spec
     };
@@ -88,4 +94,5 @@ fn inside(dir: &Path) {
     assert_eq!((lines("is full: writes wait"), lines("no write waits")), (1, 1), "{text}");
     let line = text.lines().find(|line| line.contains("is full: writes wait")).unwrap();
     assert!(line.contains("full") && line.contains(image.to_str().unwrap()), "{line}");
+    std::fs::remove_file(&image).unwrap();
 }

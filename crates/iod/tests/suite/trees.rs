@@ -144,6 +144,25 @@ fn a_qcow2_image_over_a_raw_file_survives_a_kill_and_an_upgrade() {
 }
 
 #[test]
+fn a_window_is_exported() {
+    let mut io = Io::start();
+    let path = image(&io.folder, "a.raw", 3 * MIB);
+    open(&path, true).write_all_at(&[9; 512], MIB + 512).unwrap();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", window(json!(path))));
+    let socket = io.socket("nbd");
+    let export = json!({"id": "d", "socket": socket, "read_only": true});
+    let reply = caller.call("disk.export", export).unwrap();
+    assert_eq!(reply["geometry"]["size_bytes"], json!(MIB));
+    let first = |io: &Io| nbd::read(&mut nbd::client(&io.socket("nbd")), 512)[0];
+    assert_eq!(first(&io), 9);
+    // The next worker opens the export and its disk from the keeper's record.
+    kill_worker(&mut io);
+    assert_eq!(first(&io), 9);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+#[test]
 fn a_file_that_was_handed_in_survives_a_kill_and_an_upgrade_without_its_path() {
     for backend in [json!({"file": {"fd": 1}}), window(json!({"fd": 1}))] {
         let mut io = Io::start();

@@ -14,6 +14,9 @@ use super::{MAX_DISK_BYTES, SpecError, refuse};
 pub const MAX_TREE_DEPTH: usize = 60;
 /// Most files of a tree, so that their descriptors fit in one message to a keeper.
 pub const MAX_TREE_FILES: usize = 64;
+/// Most files of a tree that are handed in. A keeper has their descriptors in one message with those
+/// of the disk's sockets and exports.
+pub const MAX_TREE_FDS: usize = 40;
 /// Longest tree in bytes of JSON, so that a disk's record fits in one message to a keeper.
 pub const MAX_TREE_BYTES: usize = 32 << 10;
 
@@ -173,6 +176,11 @@ impl Backend {
                 }
             }
             node.validate_size(block_size)?;
+        }
+        let handed_in = files.iter().filter(|file| file.path().is_none()).count();
+        if handed_in > MAX_TREE_FDS {
+            let problem = format!("{handed_in} files are handed in, at most {MAX_TREE_FDS} can be");
+            return refuse("backend", problem + "; give paths");
         }
         // A path that is not UTF-8 has no JSON form.
         match serde_json::to_vec(self) {

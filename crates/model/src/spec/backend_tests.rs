@@ -13,10 +13,15 @@ fn checked(value: Value) -> Result<Backend, String> {
     spec.validate().map(|()| spec.backend).map_err(|error| error.to_string())
 }
 
-/// Returns a chain of this many nodes, each over the file `fd:N`.
+/// Returns a chain of this many nodes, each with a file. The lowest `fds` files are `fd:N`.
+fn chain_of(nodes: usize, fds: usize) -> Value {
+    let file = |n| if n < fds { json!({"fd": n}) } else { json!(format!("/img/{n}")) };
+    let leaf = json!({"file": file(0)});
+    (1..nodes).fold(leaf, |below, n| json!({"qcow2": {"file": file(n), "backing": below}}))
+}
+
 fn chain(nodes: usize) -> Value {
-    let leaf = json!({"file": {"fd": 0}});
-    (1..nodes).fold(leaf, |below, n| json!({"qcow2": {"file": {"fd": n}, "backing": below}}))
+    chain_of(nodes, 3)
 }
 
 #[test]
@@ -52,7 +57,7 @@ fn trees_have_one_form_on_the_wire() {
 fn files_come_top_first() {
     let backend = parse(chain(4)).unwrap();
     let names: Vec<_> = backend.files().map(FileRef::to_string).collect();
-    assert_eq!(names, ["fd:3", "fd:2", "fd:1", "fd:0"]);
+    assert_eq!(names, ["/img/3", "fd:2", "fd:1", "fd:0"]);
     let place = |wire| parse(wire).unwrap().place();
     assert_eq!(
         place(json!({"raw": {"child": {"null": 4096}, "offset": 0, "size": 512}})),
@@ -94,11 +99,13 @@ fn a_tree_that_cannot_be_is_refused_with_the_reason() {
         ),
         (json!({"qcow2": {"file": "/".to_owned() + &deep.repeat(40)}}), "more than 32768"),
         (chain(MAX_TREE_DEPTH + 1), "more than 60 nodes"),
+        (chain_of(50, 41), "41 files are handed in, at most 40 can be"),
     ] {
         let error = checked(wire.clone()).unwrap_err();
         assert!(error.contains(reason), "{wire}: {error}");
     }
     assert_eq!(checked(chain(MAX_TREE_DEPTH)).unwrap().files().count(), MAX_TREE_DEPTH);
+    assert_eq!(checked(chain_of(50, MAX_TREE_FDS)).unwrap().files().count(), 50);
     // A tree that was not parsed has the same bound.
     let over = |child| Backend::Raw { child: Box::new(child), offset: 0, size: 512 };
     let tall = (0..MAX_TREE_DEPTH).fold(Backend::Null(512), |child, _| over(child));

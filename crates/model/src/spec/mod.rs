@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::caps::Caps;
 use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
-pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FILES};
+pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
 use check::validate_serial;
 pub use check::{validate_block_size, validate_id, validate_socket};
 pub use text::{parse_size, parse_time_ms};
