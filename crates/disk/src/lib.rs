@@ -25,6 +25,7 @@
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
 //! | [`Window`] | those of the disk that contains it, at an offset | | | |
+//! | [`SmallBlocks`] | of another disk, by read-modify-write | as that disk | as that disk | as that disk |
 //!
 //! # Design
 //! **A failed flush stays failed.** The kernel reports lost data once per open file and forgets the
@@ -56,6 +57,13 @@
 //! record and are submitted at the next start. Without one they end in an error, because a ring
 //! cannot give a request back unserved. A queue that is handed over to another process leaves them
 //! on record in both cases, once nothing else is in flight ([`Channel::waiting`]).
+//!
+//! **The guest's block size is a property of the disk.** Storage may need larger blocks for direct
+//! I/O than the guest was told. [`SmallBlocks`] then stands before it; a disk that needs no
+//! read-modify-write has no such layer.
+//!
+//! **Bounce buffers belong to the process.** A bounded pool serves all channels, and each channel may
+//! have one buffer more, so none waits for another. The pool keeps few free buffers.
 //!
 //! # Errors
 //! [`DiskError`] for opening, locking and resizing: it names the path, the cause and what to do.

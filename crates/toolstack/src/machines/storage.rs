@@ -120,8 +120,8 @@ impl MachineStepRunner {
         self.machine.observed().disks.insert(vbd, attached_volume);
         volumes.set(vdi, vbd, VolumeState::Attached(access));
         let most = volumes.others(vdi, vbd).access().map_or(access, |others| others.max(access));
-        let backend = match driver.attach_volume(sr, vdi, most).await {
-            Ok(backend) => backend,
+        let (backend, block_size) = match driver.attach_volume(sr, vdi, most).await {
+            Ok(attached) => attached,
             Err(error) => {
                 if is_nothing_done(&error) {
                     self.let_go(vdi, vbd);
@@ -141,6 +141,7 @@ impl MachineStepRunner {
         // From here on, callers that change the settings apply them at the datapath.
         let _teller = self.machines.lock_settings(&vbd.to_string()).await;
         let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
+        let spec = DiskSpec { block_size: Some(block_size), ..spec };
         self.datapath(&source).await?.attach(&spec).await?;
         Ok(())
     }

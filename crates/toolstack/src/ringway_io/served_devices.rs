@@ -7,13 +7,14 @@ use std::sync::Arc;
 use model::id::SrId;
 use model::nic::{NicSpec, UplinkSpec};
 use model::report::{NetworkStats, Stats};
-use model::spec::DiskSpec;
+use model::rpc::code;
+use model::spec::{BlockSize, DiskSpec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::full_follower;
 use super::supervisor::Supervisor;
+use super::{DatapathError, full_follower};
 use crate::cgroup::Leaf;
 
 /// Owner of a `ringway-io`.
@@ -65,6 +66,11 @@ pub(super) trait ServedDevice:
     /// Returns the ids of the served devices.
     fn served(stats: &Stats) -> BTreeSet<String>;
 
+    /// Returns the specification that an earlier version may have stored, as this version means it.
+    fn loaded(self) -> Self {
+        self
+    }
+
     /// Called when a supervisor begins to watch the keeper with this process id.
     fn watch_begins(_supervisor: &Arc<Supervisor<Self>>, _pid: u32) {}
 }
@@ -85,6 +91,11 @@ impl ServedDevice for DiskSpec {
         stats.disks.iter().map(|disk| disk.id.clone()).collect()
     }
 
+    /// This version always stores a block size. Without one, guests were told that of the storage.
+    fn loaded(self) -> Self {
+        Self { block_size: self.block_size.or(Some(BlockSize::Storage)), ..self }
+    }
+
     fn watch_begins(supervisor: &Arc<Supervisor<Self>>, pid: u32) {
         if let DatapathOwner::Sr(sr) = supervisor.owner
             && let Some(out) = supervisor.full_disks.get()
@@ -93,6 +104,15 @@ impl ServedDevice for DiskSpec {
             tokio::spawn(full_follower::follow(weak, (sr, pid), out.clone()));
         }
     }
+}
+
+/// Prepares another attach, if a `ringway-io` of an earlier version refused the block size of the
+/// storage in `params`: that is its default, and it does not know the word. Returns whether it did.
+pub(super) fn retry_without_storage_blocks(error: &DatapathError, params: &mut Value) -> bool {
+    let DatapathError::Refused { source, .. } = error else { return false };
+    let Some(fields) = params.as_object_mut() else { return false };
+    let is_storage = fields.get("block_size").is_some_and(|size| size == "storage");
+    source.code == code::INVALID_PARAMS && is_storage && fields.remove("block_size").is_some()
 }
 
 /// NIC, with the uplink of its network.
@@ -140,6 +160,8 @@ impl ServedDevice for SwitchNic {
 #[cfg(test)]
 mod tests {
     use model::report::{FrameCounts, UplinkStats};
+    use model::rpc::RpcError;
+    use model::spec::Backend;
 
     use super::*;
     use crate::machines::Drivers;
@@ -159,6 +181,25 @@ mod tests {
             frames: FrameCounts::default(),
         });
         stats
+    }
+
+    #[test]
+    fn an_earlier_version_is_asked_for_its_default_block_size() {
+        let refused = |code| {
+            let source = RpcError { code, message: "unknown variant".into() };
+            DatapathError::Refused { what: "disk.attach".into(), source }
+        };
+        let spec = DiskSpec::new("a", "/a", Backend::Null(512));
+        let params = |block_size| {
+            serde_json::to_value(DiskSpec { block_size: Some(block_size), ..spec.clone() }).unwrap()
+        };
+        let mut storage = params(BlockSize::Storage);
+        assert!(!retry_without_storage_blocks(&refused(code::FAILED), &mut storage));
+        let error = refused(code::INVALID_PARAMS);
+        assert!(!retry_without_storage_blocks(&error, &mut params(BlockSize::Bytes(512))));
+        assert!(retry_without_storage_blocks(&error, &mut storage));
+        assert_eq!(storage, serde_json::to_value(&spec).unwrap());
+        assert!(!retry_without_storage_blocks(&error, &mut storage), "once is enough");
     }
 
     #[tokio::test]

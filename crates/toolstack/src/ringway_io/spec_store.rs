@@ -124,7 +124,7 @@ fn load<T: ServedDevice>(items: &Path) -> io::Result<BTreeMap<String, T>> {
             _ => continue,
         }
         match read::<T>(&path) {
-            Some(spec) => drop(by_id.insert(spec.id().to_owned(), spec)),
+            Some(spec) => drop(by_id.insert(spec.id().to_owned(), spec.loaded())),
             None => tracing::warn!("{} cannot be parsed and is ignored", path.display()),
         }
     }
@@ -146,12 +146,13 @@ fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use model::id::{SrId, Uuid};
-    use model::spec::{Backend, DiskSpec};
+    use model::spec::{Backend, BlockSize, DiskSpec};
 
     use super::*;
 
     fn disk(id: &str) -> DiskSpec {
-        DiskSpec::new(id, format!("/run/{id}.sock"), Backend::Null(4096))
+        let spec = DiskSpec::new(id, format!("/run/{id}.sock"), Backend::Null(4096));
+        DiskSpec { block_size: Some(BlockSize::Bytes(512)), ..spec }
     }
 
     #[test]
@@ -169,8 +170,12 @@ mod tests {
         specs.change("none", |spec| spec.activate = false);
         std::fs::write(folder.join("disks/torn.json"), "{").unwrap();
         std::fs::write(folder.join("disks/half.new"), "{").unwrap();
+        // An earlier version stored no block size, and guests knew that of the storage.
+        let old = DiskSpec { block_size: None, ..disk("old") };
+        write(&folder.join("disks/old.json"), &old).unwrap();
         let again = SpecStore::<DiskSpec>::open(&folder, sr).unwrap();
-        let expected = [DiskSpec { activate: false, ..disk("a") }, disk("c.d")];
+        let old = DiskSpec { block_size: Some(BlockSize::Storage), ..old };
+        let expected = [DiskSpec { activate: false, ..disk("a") }, disk("c.d"), old];
         assert!(again.all().eq(expected.iter()), "{again:?}");
         assert!(!folder.join("disks/half.new").exists(), "left by a death");
         let error = SpecStore::<DiskSpec>::open(&folder, other).unwrap_err().to_string();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::id::{SrId, VdiId};
-use model::spec::Backend;
+use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
@@ -160,7 +160,7 @@ impl SrDriver for DelayedDriver {
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> BoxFuture<'_, Result<Backend, SrError>> {
+    ) -> BoxFuture<'_, Result<(Backend, BlockSize), SrError>> {
         Box::pin(async move {
             self.wait(sr, vdi).await;
             self.inner.attach_volume(sr, vdi, access).await

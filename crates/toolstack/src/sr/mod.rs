@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use model::id::{SrId, VdiId};
-use model::spec::Backend;
+use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
 use crate::boxed_future::BoxFuture;
@@ -141,13 +141,13 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
-    /// Makes a volume's bytes reachable. Returns the backend.
+    /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(
         &self,
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> BoxFuture<'_, Result<Backend, SrError>>;
+    ) -> BoxFuture<'_, Result<(Backend, BlockSize), SrError>>;
     /// Prepares reads and writes.
     fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Ends reads and writes.

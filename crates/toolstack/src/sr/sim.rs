@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
-use model::spec::Backend;
+use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
 use super::{Config, Space, SrDriver, SrError, Volume};
@@ -150,7 +150,7 @@ impl SrDriver for SimSr {
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> BoxFuture<'_, Result<Backend, SrError>> {
+    ) -> BoxFuture<'_, Result<(Backend, BlockSize), SrError>> {
         Box::pin(self.call((CallKind::AttachVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);
             let had = volume.attached;
@@ -158,7 +158,7 @@ impl SrDriver for SimSr {
             if had.is_some_and(|had| had < access) {
                 state.broke(format!("volume {vdi} is read and is to be written"));
             }
-            Ok(Backend::File(image(sr, vdi).into()))
+            Ok((Backend::File(image(sr, vdi).into()), BlockSize::Bytes(BlockSize::DEFAULT_BYTES)))
         }))
     }
 

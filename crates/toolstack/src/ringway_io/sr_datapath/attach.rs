@@ -10,6 +10,7 @@ use super::SrDatapath;
 use crate::ringway_io::DatapathError;
 use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
 use crate::ringway_io::rpc_client::{RpcCall, is, nonsense, typed};
+use crate::ringway_io::served_devices::retry_without_storage_blocks;
 use crate::ringway_io::spec_store::SpecStore;
 
 /// State of a disk that already exists at an attach.
@@ -27,7 +28,7 @@ enum ExistingDisk {
 impl SrDatapath {
     pub(super) async fn attach(&self, spec: &DiskSpec) -> Result<DiskReply, DatapathError> {
         let method = "disk.attach";
-        let params = serde_json::to_value(spec).map_err(|error| nonsense(method, error))?;
+        let mut params = serde_json::to_value(spec).map_err(|error| nonsense(method, error))?;
         let until = Instant::now() + Kind::Step.deadline();
         let note = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
             if answer.is_ok() {
@@ -39,6 +40,7 @@ impl SrDatapath {
             let refused = match self.rpc_client.call(rpc_call, note).await {
                 Ok(reply) => return typed(method, reply),
                 Err(refused) if is(&refused, code::WRONG_STATE) => refused,
+                Err(refused) if retry_without_storage_blocks(&refused, &mut params) => continue,
                 Err(error) => return Err(error),
             };
             match self.there(spec).await? {
@@ -104,7 +106,9 @@ impl SrDatapath {
 /// while it is served.
 fn is_same(one: &DiskSpec, other: &DiskSpec) -> bool {
     let fixed = |spec: &DiskSpec| {
-        let spec = DiskSpec { activate: true, caps: None, ..spec.clone() };
+        let changing = DiskSpec { activate: true, caps: None, ..spec.clone() };
+        // A served disk keeps the block size that its guest knows.
+        let spec = DiskSpec { block_size: None, ..changing };
         spec.with_polling(PollSpec::default())
     };
     fixed(one) == fixed(other)

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Supervisor, WatchedProcess};
 use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
-use crate::ringway_io::served_devices::ServedDevice;
+use crate::ringway_io::served_devices::{ServedDevice, retry_without_storage_blocks};
 use crate::ringway_io::{ATTACH_DEADLINE, DatapathError};
 
 /// First pause before a retry. Each further pause doubles.
@@ -103,7 +103,7 @@ impl<T: ServedDevice> Supervisor<T> {
 
     async fn tell_again(
         &self,
-        (method, params): (&'static str, Value),
+        (method, mut params): (&'static str, Value),
     ) -> Result<(), DatapathError> {
         let until = Instant::now() + ATTACH_DEADLINE;
         loop {
@@ -118,6 +118,7 @@ impl<T: ServedDevice> Supervisor<T> {
                 {
                     sleep(BUSY_PAUSE).await;
                 }
+                Err(refused) if in_time && retry_without_storage_blocks(&refused, &mut params) => {}
                 // An adopted worker already serves it.
                 Err(DatapathError::Refused { source, .. }) if source.code == code::WRONG_STATE => {
                     return Ok(());

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::files::NEW;
 use super::marker::{MARKER, Marker};
+use super::storage_blocks::STORAGE_BLOCKS;
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
@@ -55,6 +56,9 @@ impl<'a> SrDirectory<'a> {
             }
             None => {}
         }
+        // The marker comes last, because it makes the directory an SR.
+        sr_directory.remove(STORAGE_BLOCKS)?;
+        sr_directory.put_storage_blocks(&[])?;
         let text = Marker::of(sr).text();
         sr_directory.put(MARKER, text.len().try_into().unwrap_or_default(), |mut file| {
             file.write_all(text.as_bytes())
@@ -84,7 +88,7 @@ impl<'a> SrDirectory<'a> {
         sr.map(Some)
     }
 
-    /// Removes the marker and incomplete files. The directory and all other files stay.
+    /// Removes the marker, the list of volumes and incomplete files. The directory and all other files stay.
     ///
     /// # Errors
     /// The directory contains volumes, or a system call failed.
@@ -95,6 +99,7 @@ impl<'a> SrDirectory<'a> {
         }
         self.clean()?;
         self.remove(MARKER)?;
+        self.remove(STORAGE_BLOCKS)?;
         self.settle()
     }
 

@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! `<uuid>.raw` is a sparse volume. `.ringway-sr` names the SR of the directory, so that a mount
-//! point without its file system does not look like an empty SR. `.new-*` are incomplete files of a
+//! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
+//! volumes that guests know with the block size of the storage. `.new-*` are incomplete files of a
 //! crash, which the next attach removes. All other files are ignored.
 //!
 //! A new file is written under another name, synced, renamed, and the directory is synced. So it is
@@ -13,6 +14,7 @@
 mod directory;
 mod files;
 mod marker;
+mod storage_blocks;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +23,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{SrId, Uuid, VdiId};
-use model::spec::Backend;
+use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
 pub(crate) use directory::SrDirectory;
@@ -205,18 +207,18 @@ impl SrDriver for DirDriver {
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> BoxFuture<'_, Result<Backend, SrError>> {
+    ) -> BoxFuture<'_, Result<(Backend, BlockSize), SrError>> {
         Box::pin(async move {
             let Attached { place, worker } = self.of(sr)?;
             let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
-            let found = worker.call(sr, &place, sr_request).await?.into_volume()?;
+            let (found, block_size) = worker.call(sr, &place, sr_request).await?.into_found()?;
             let path = place.join(directory::name(vdi));
             if found.read_only && access == Access::Rw {
                 let what = format!("{} cannot be written", path.display());
                 let source = std::io::ErrorKind::PermissionDenied.into();
                 return Err(SrError::Os { what, source });
             }
-            Ok(Backend::File(path.into()))
+            Ok((Backend::File(path.into()), block_size))
         })
     }
 

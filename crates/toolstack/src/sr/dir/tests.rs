@@ -7,6 +7,8 @@ use model::id::{SrId, Uuid, VdiId};
 use tempfile::TempDir;
 
 use super::directory::name;
+use super::marker::MARKER;
+use super::storage_blocks::STORAGE_BLOCKS;
 use super::{LOCATION, SrDirectory};
 use crate::sr::SrError;
 
@@ -47,7 +49,7 @@ fn a_volume_is_a_sparse_file_of_zeroes() {
     let volume = sr_directory.create_volume(vdi(1), 64 << 30).unwrap();
     assert_eq!((volume.vdi, volume.virtual_bytes), (vdi(1), 64 << 30));
     assert!(volume.physical_bytes < 1 << 20 && !volume.read_only, "{volume:?}");
-    assert_eq!(names(dir.path()), [".ringway-sr".to_owned(), name(vdi(1))]);
+    assert_eq!(names(dir.path()), [MARKER, STORAGE_BLOCKS, &name(vdi(1))]);
     assert_eq!(sr_directory.volumes().unwrap(), [volume]);
     let file = dir.path().join(name(vdi(1)));
     std::fs::write(&file, vec![1; 1 << 20]).unwrap();
@@ -115,7 +117,7 @@ fn what_a_death_left_half_done_goes_and_the_rest_stays() {
     assert!(!names(dir.path()).contains(&half));
     std::fs::write(dir.path().join(&half), "half").unwrap();
     sr_directory.clean().unwrap();
-    assert_eq!(names(dir.path()), [".ringway-sr".to_owned(), name(vdi(1)), "lost+found".into()]);
+    assert_eq!(names(dir.path()), [MARKER, STORAGE_BLOCKS, &name(vdi(1)), "lost+found"]);
 }
 
 #[test]

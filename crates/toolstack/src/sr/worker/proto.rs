@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
 use crate::sr::{Space, SrError, Volume};
@@ -99,6 +100,8 @@ pub(crate) enum SrResponse {
     Sr { total: u64, used: u64, volumes: Vec<WireVolume> },
     /// Volume.
     Volume(WireVolume),
+    /// Volume, and whether guests know it with the block size of its storage.
+    Found { volume: WireVolume, storage_blocks: bool },
     /// SRs.
     Srs(Vec<SrId>),
 }
@@ -154,6 +157,20 @@ impl SrResponse {
     pub(crate) fn into_volume(self) -> Result<Volume, SrError> {
         match self {
             Self::Volume(wire_volume) => Ok(wire_volume.into()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Returns the found volume and its block size.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_found(self) -> Result<(Volume, BlockSize), SrError> {
+        match self {
+            Self::Found { volume, storage_blocks: true } => Ok((volume.into(), BlockSize::Storage)),
+            Self::Found { volume, storage_blocks: false } => {
+                Ok((volume.into(), BlockSize::Bytes(BlockSize::DEFAULT_BYTES)))
+            }
             other => Err(other.unexpected()),
         }
     }

@@ -70,6 +70,9 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
         SrRequest::Attach => {
             let sr_directory = open()?;
             sr_directory.clean()?;
+            // Without the list, all volumes keep the block size of their storage. A full or read-only
+            // SR can be attached nevertheless.
+            let _unlisted = sr_directory.list_storage_blocks();
             Ok(SrResponse::sr(sr_directory.space()?, Vec::new()))
         }
         SrRequest::Scan => {
@@ -86,7 +89,9 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             open()?.resize_volume(VdiId(vdi), bytes).map(|volume| SrResponse::Volume(volume.into()))
         }
         SrRequest::FindVolume { vdi } => {
-            open()?.volume(VdiId(vdi)).map(|volume| SrResponse::Volume(volume.into()))
+            let (sr_directory, vdi) = (open()?, VdiId(vdi));
+            let volume = sr_directory.volume(vdi)?.into();
+            Ok(SrResponse::Found { volume, storage_blocks: sr_directory.has_storage_blocks(vdi)? })
         }
     }
 }

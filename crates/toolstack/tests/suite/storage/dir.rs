@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
-use model::spec::Backend;
+use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 use tempfile::TempDir;
 use toolstack::sr::dir::{DirDriver, LOCATION};
@@ -61,7 +61,7 @@ async fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     let place = Place::new();
     let driver = attached(&place).await;
     let away = place.path().with_extension("away");
-    let backend = driver.attach_volume(sr(), vdi(1), Access::Rw).await.unwrap();
+    let (backend, _) = driver.attach_volume(sr(), vdi(1), Access::Rw).await.unwrap();
     assert_eq!(backend, Backend::File(place.path().join(format!("{}.raw", vdi(1))).into()));
     std::fs::rename(place.path(), &away).unwrap();
     // Twice: the directory does not exist, then it is a mount point without its file system.
@@ -90,6 +90,35 @@ async fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     std::fs::remove_file(place.path().join(format!("{}.raw", vdi(1)))).unwrap();
     let lost = driver.attach_volume(sr(), vdi(1), Access::Ro).await;
     assert!(matches!(lost, Err(SrError::NoVolume(id)) if id == vdi(1)), "{lost:?}");
+}
+
+#[tokio::test]
+async fn volumes_of_an_earlier_version_keep_the_blocks_of_their_storage() {
+    let place = Place::new();
+    let driver = attached(&place).await;
+    let list = place.path().join(".ringway-storage-blocks");
+    let size = async |driver: &DirDriver, n| {
+        driver.attach_volume(sr(), vdi(n), Access::Rw).await.map(|(_, size)| size)
+    };
+    let small = BlockSize::Bytes(512);
+    assert_eq!(size(&driver, 1).await.unwrap(), small);
+    // An earlier version made no list.
+    std::fs::remove_file(&list).unwrap();
+    assert_eq!(size(&driver, 1).await.unwrap(), BlockSize::Storage);
+    for _ in 0..2 {
+        let next = DirDriver::new(host(), "/nonexistent".into());
+        next.attach(sr(), &place.config()).await.unwrap();
+        next.create_volume(sr(), vdi(2), 4096).await.unwrap();
+        // A file that was copied here.
+        std::fs::write(place.path().join(format!("{}.raw", vdi(3))), [0; 4096]).unwrap();
+        assert_eq!(size(&next, 1).await.unwrap(), BlockSize::Storage);
+        assert_eq!((size(&next, 2).await.unwrap(), size(&next, 3).await.unwrap()), (small, small));
+    }
+    for (text, why) in [("{", "cannot be parsed"), (r#"{"format":2,"volumes":[]}"#, "format 2")] {
+        std::fs::write(&list, text).unwrap();
+        let error = size(&driver, 1).await.unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(list.to_str().unwrap()), "{error}");
+    }
 }
 
 #[tokio::test]

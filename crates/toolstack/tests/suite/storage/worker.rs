@@ -74,7 +74,8 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
     let names = place.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name());
     let whole = |name: std::ffi::OsString| {
         let name = name.into_string().unwrap();
-        name == ".ringway-sr" || (name.ends_with(".raw") && !name.starts_with('.'))
+        [".ringway-sr", ".ringway-storage-blocks"].contains(&name.as_str())
+            || (name.ends_with(".raw") && !name.starts_with('.'))
     };
     assert!(names.into_iter().all(whole), "something is left half done");
 }

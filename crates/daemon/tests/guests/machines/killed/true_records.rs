@@ -19,8 +19,8 @@ const NEVER: [&str; 5] = [
 ];
 /// Interval of the comparisons.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Name of the file that identifies the SR of a directory.
-const MARK: &str = ".ringway-sr";
+/// Files in the directory of an SR that are no images.
+const MARKS: [&str; 2] = [".ringway-sr", ".ringway-storage-blocks"];
 
 /// Waits until a VM has no operation under way and consistent records of its power state.
 pub(super) fn settled(world: &mut World, one: &Worked) {
@@ -156,7 +156,7 @@ fn images_are(world: &mut World) {
     let images: BTreeMap<_, _> = places
         .iter()
         .flat_map(|place| files(place))
-        .filter(|file| !file.ends_with(MARK))
+        .filter(|file| MARKS.iter().all(|mark| !file.ends_with(mark)))
         .map(|image| {
             let name = image.file_name().unwrap().to_str().unwrap().to_owned();
             (name, image.metadata().unwrap().len())
