@@ -3,7 +3,7 @@
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use model::report::{DiskStats, Stats};
-use model::spec::Backend;
+use model::spec::{Backend, FileRef};
 use toolstack::run::BusyTracker;
 
 /// Bytes in a MiB, as a divisor.
@@ -49,12 +49,14 @@ pub(crate) fn id_and_backend(disk: &DiskStats) -> String {
     format!("{} ({})", disk.id, backend(&disk.backend))
 }
 
+/// Names the top file of a tree, or the kind of a disk without files.
 fn backend(backend: &Backend) -> String {
-    match backend {
-        Backend::File(path) => {
+    match backend.files().next() {
+        Some(FileRef::Path(path)) => {
             path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
         }
-        Backend::Null(_) => "null".into(),
-        Backend::Memory(_) => "memory".into(),
+        Some(file) => file.to_string(),
+        None if backend.is_in_memory() => "memory".into(),
+        None => "null".into(),
     }
 }

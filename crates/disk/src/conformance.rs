@@ -243,6 +243,18 @@ impl Client {
         assert_eq!(self.run(kind, offset, data.len() as u64, data).0, Ok(()));
     }
 
+    /// Returns the number of requests that the channel reports as waiting for space.
+    ///
+    /// # Panics
+    /// Panics if the reactor has ended.
+    pub fn waiting(&self) -> usize {
+        let id = self.id;
+        let count = self.reactor.handle().call(move |context| {
+            context.with_poller(id, |pump: &mut Pump, _| pump.channel.waiting())
+        });
+        count.expect("a running reactor").expect("a channel")
+    }
+
     /// Reports to the channel that its queue is being drained.
     pub fn give_up(&self) {
         let id = self.id;

@@ -26,13 +26,23 @@ pub enum DiskError {
         /// Type of the file.
         what: &'static str,
     },
+    /// A descriptor that was handed in does not allow what the disk needs.
+    #[error("{} is not open for {needed}; open it for that, or {remedy}", path.display())]
+    Access {
+        /// Name of the descriptor.
+        path: PathBuf,
+        /// Kind of access that the disk needs.
+        needed: &'static str,
+        /// Other remedy.
+        remedy: &'static str,
+    },
     /// The image is empty.
     #[error("{} is empty; give it a size first, for example with `truncate -s 8G`", path.display())]
     Empty {
         /// Path of the image.
         path: PathBuf,
     },
-    /// The size is not a multiple of the block size.
+    /// The size is not a multiple of the block size, or of the blocks that direct I/O needs.
     #[error(
         "{} has {size} bytes, not a multiple of the block size {block_size}; \
          grow it to {next} bytes, for example with `truncate -s {next}`", path.display()
@@ -46,19 +56,6 @@ pub enum DiskError {
         block_size: u32,
         /// Next larger multiple of the block size, in bytes.
         next: u64,
-    },
-    /// Direct I/O needs larger blocks than requested.
-    #[error(
-        "block size {asked} is below the {needed} bytes that direct I/O on {} needs; \
-         use --block-size {needed} or --cache writeback", path.display()
-    )]
-    BlockSize {
-        /// Path of the image.
-        path: PathBuf,
-        /// Requested block size in bytes.
-        asked: u32,
-        /// Block size that the storage needs, in bytes.
-        needed: u32,
     },
     /// The file system does not support O_DIRECT.
     #[error("the file system of {} has no direct I/O; use --cache writeback", path.display())]
@@ -96,10 +93,28 @@ pub enum DiskError {
         /// Size that guests see, in bytes.
         size: u64,
     },
+    /// An image in a format with metadata cannot be opened, written or flushed.
+    #[error("cannot use the image {}: {problem}", path.display())]
+    Image {
+        /// Path of the image.
+        path: PathBuf,
+        /// Cause, and the remedy.
+        problem: String,
+    },
     /// The disk cannot have the requested size.
     #[error("cannot resize: {problem}")]
     Resize {
         /// Reason, and what would be possible.
+        problem: String,
+    },
+    /// The range is not one that another disk contains.
+    #[error("the window of {size} bytes at {offset} {problem}; give another offset and size")]
+    Window {
+        /// First byte of the range.
+        offset: u64,
+        /// Length of the range in bytes.
+        size: u64,
+        /// Reason.
         problem: String,
     },
     /// There is no memory for a memory disk.

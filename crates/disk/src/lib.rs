@@ -1,4 +1,5 @@
-//! The Disk contract and its backends: file, block device, memory, null.
+//! The Disk contract and its backends: file, block device, memory, null, and a window of another
+//! disk.
 //!
 //! # Words
 //! - [`Disk`]: a device with a geometry, on which channels are opened. All threads share it.
@@ -23,6 +24,7 @@
 //! | [`FileDisk`] | io_uring, direct or buffered | fdatasync | fallocate, zeroes | waits or fails |
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
+//! | [`Window`] | those of the disk that contains it, at an offset | | | |
 //!
 //! # Design
 //! **A failed flush stays failed.** The kernel reports lost data once per open file and forgets the
@@ -71,6 +73,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod bounce;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
@@ -78,6 +81,8 @@ mod file;
 mod null;
 mod ram;
 mod request;
+mod small_blocks;
+mod window;
 
 use std::fmt::Debug;
 
@@ -88,6 +93,11 @@ pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byt
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};
+pub use small_blocks::SmallBlocks;
+pub use window::Window;
+
+/// Outcome of a request whose channel was abandoned.
+const CANCELED: Result<(), IoError> = Err(IoError::Storage(rustix::io::Errno::CANCELED));
 
 /// Block storage. All methods may be called from any thread but a reactor's. Exceptions are
 /// [`Disk::open_channel`], which runs on the reactor that will own the channel, and methods that
@@ -129,6 +139,12 @@ pub trait Disk: Debug + Send + Sync {
 
     /// Returns the number of requests that now wait for space on the storage, over all channels.
     fn stalled(&self) -> u64;
+
+    /// Returns the number of read-modify-writes that the storage's larger blocks have caused, over
+    /// all channels. 0 for a disk that needs none. Never waits.
+    fn small_writes(&self) -> u64 {
+        0
+    }
 
     /// Returns the stored extents and the holes of a range, in order and without gaps. At most
     /// `limit` extents are returned. They begin at `offset` and end at `offset + len` at the

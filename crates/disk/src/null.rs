@@ -31,6 +31,7 @@ impl Disk for NullDisk {
             block_size: self.block_size,
             read_only: self.read_only,
             discard: true,
+            discard_granularity: self.block_size,
         }
     }
 

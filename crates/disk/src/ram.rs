@@ -19,6 +19,9 @@ use crate::{
 /// Fallocate mode that punches a hole and keeps the size.
 pub(crate) const PUNCH_HOLE: i32 = 0x02 | 0x01;
 
+/// Bytes of a page of the memfd.
+const PAGE: u32 = 4096;
+
 /// Disk in a memfd. Its contents last as long as any process has the memfd open.
 #[derive(Debug)]
 pub struct MemoryDisk {
@@ -95,6 +98,7 @@ impl Disk for MemoryDisk {
             block_size: self.block_size,
             read_only: self.read_only,
             discard: true,
+            discard_granularity: PAGE.max(self.block_size),
         }
     }
 
@@ -129,6 +133,7 @@ impl Disk for MemoryDisk {
             block_size: self.block_size,
             read_only: self.read_only,
             discard: true,
+            discard_granularity: PAGE.max(self.block_size),
         };
         check_growth(now, size)?;
         let refused = |problem: String| DiskError::Resize { problem };

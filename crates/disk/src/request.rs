@@ -15,6 +15,8 @@ pub struct Geometry {
     pub read_only: bool,
     /// True if a discard frees storage.
     pub discard: bool,
+    /// Bytes in which storage is freed: a smaller or misaligned discard frees less than its range.
+    pub discard_granularity: u32,
 }
 
 /// Part of a disk that is either stored or a hole.
@@ -140,7 +142,13 @@ mod tests {
 
     #[test]
     fn ranges_are_checked() {
-        let disk = Geometry { size: 8192, block_size: 4096, read_only: true, discard: true };
+        let disk = Geometry {
+            size: 8192,
+            block_size: 4096,
+            read_only: true,
+            discard: true,
+            discard_granularity: 4096,
+        };
         let write = RequestKind::Write { durable: false };
         let cases = [
             (RequestKind::Read, 0, 8192, Ok(())),

@@ -76,6 +76,9 @@ pub enum ImageError {
         /// Reason and remedy.
         problem: String,
     },
+    /// The journal of an image cannot be used.
+    #[error(transparent)]
+    Journal(#[from] crate::journal::JournalError),
     /// The storage has no room for the image.
     #[error("the storage is full")]
     Full,

@@ -58,6 +58,36 @@ pub trait ImageFile {
     async fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
+impl<F: ImageFile> ImageFile for std::sync::Arc<F> {
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, out).await
+    }
+
+    async fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        (**self).write_at(offset, data).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        (**self).sync().await
+    }
+
+    async fn len(&self) -> io::Result<u64> {
+        (**self).len().await
+    }
+
+    async fn set_len(&self, len: u64) -> io::Result<()> {
+        (**self).set_len(len).await
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).allocate(offset, len).await
+    }
+
+    async fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).punch(offset, len).await
+    }
+}
+
 /// Runs format code over a file whose futures are ready at once.
 ///
 /// # Errors

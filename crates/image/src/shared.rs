@@ -1,13 +1,13 @@
 //! State of a map that its channels and its owner share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
 use crate::journal::{EntryId, Journal};
-use crate::map::{Base, Map, PageId, Place, Word};
+use crate::map::{Base, Map, PageId, Place, Word, order};
 
 /// Map and journal of an image, with the questions of its channels.
 #[derive(Debug)]
@@ -153,13 +153,11 @@ impl Shared {
 
     /// Counts questions that wait for a commit. The owner looks at the word again afterwards.
     pub(crate) fn set_waiters(&self, waiters: u64) {
-        self.waiters.store(waiters, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        order::announce_waiters(&self.waiters, waiters);
     }
 
     /// Returns whether questions wait for a commit, after the channel has stored its word.
     pub(crate) fn has_waiters(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.waiters.load(Ordering::SeqCst) > 0
+        order::has_waiters(&self.waiters)
     }
 }

@@ -36,7 +36,7 @@
 //!
 //! # Keeper and worker
 //! **The keeper holds little and does little:** listening sockets with their lock files, the memory
-//! of memory disks, and opaque records. Each disk, NIC and setting has a record. So the keeper has
+//! of memory disks, files that were handed in, and opaque records. Each disk, NIC and setting has a record. So the keeper has
 //! no reason to die.
 //!
 //! **A dead worker is replaced** at once, then with growing pauses. Front-ends that connect
@@ -122,6 +122,13 @@
 //! front-end fails later.
 //!
 //! # Disks
+//! **A disk's backend is a tree** ([`open_disk`]). One function opens all its files, top first. The
+//! keeper's record has an identity for each, and an upgrade passes each on with its locks. A plain
+//! disk, a leaf with at most one file by path, is written in the formats that older workers read.
+//! Others are refused there. A file that was handed in as a descriptor is opened anew through
+//! `/proc/self/fd`: a lock belongs to an open file, and the fence of a shared one would tell nothing
+//! about a dead worker. The keeper holds the descriptor, from which the next worker opens it.
+//!
 //! **A stop waits for storage until a deadline, and no longer** (`stop_deadline_ms`, 30 s). Past it
 //! the disk's queues are abandoned, and the in-flight region stays as it is.
 //! - A front-end with a region that stops its rings (QEMU's `stop`) is answered and stays. When it

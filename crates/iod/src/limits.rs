@@ -1,5 +1,6 @@
 //! Limits of open files: how many this process may have, and how many each device needs.
 
+use model::spec::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of one queue: kick, call and error. The session and the reactor that serves the
@@ -13,6 +14,10 @@ const PER_DISK: u64 = 60;
 pub const MEMORY_FILES: u64 = 8;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
+
+/// Descriptors of one file of a tree beyond the first: the file, the descriptor that was handed in,
+/// and its duplicate.
+const PER_TREE_FILE: u64 = 3;
 
 /// Descriptors of one NIC without its queues: like a disk, but without an image.
 const PER_NIC: u64 = 40;
@@ -59,6 +64,11 @@ pub fn of_export(connections: u16) -> u64 {
 /// Returns the number of open files of a NIC with this many queue pairs.
 pub fn of_nic(pairs: u16) -> u64 {
     PER_NIC + u64::from(pairs) * 2 * PER_QUEUE
+}
+
+/// Returns the number of open files that a tree needs beyond those of a disk with one file.
+pub fn of_tree(backend: &Backend) -> u64 {
+    (backend.files().count() as u64).saturating_sub(1) * PER_TREE_FILE
 }
 
 /// Returns the number of open files of an uplink with this many queues.

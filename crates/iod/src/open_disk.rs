@@ -1,43 +1,77 @@
 //! Opening of the disk that a spec describes.
 
+mod tree;
+
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use disk::{Disk, DiskError, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull};
-use model::spec::{Backend, CacheMode, DiskSpec};
+use disk::{Disk, DiskError, FileDisk, FileOptions, OnFull, SmallBlocks};
+use model::spec::{CacheMode, DiskSpec, FileRef};
 use rustix::io::Errno;
 
-/// Default block size in bytes of disks without a file. Every driver accepts it.
-const DEFAULT_BLOCK_BYTES: u32 = 512;
+use tree::TreeOpener;
+pub(crate) use tree::{FileState, label};
+pub use tree::{Sources, TreeFile};
 
 /// Prefix of the name of a socket without a path: `fd:3`.
 pub(crate) const CONNECTED: &str = "fd:";
 
 /// Error: a disk cannot be opened. The text includes the remedy.
 #[derive(Debug, thiserror::Error)]
-#[error("{source}{}{next}", if next.is_empty() { "" } else { "; " })]
-pub struct OpenError {
-    source: DiskError,
-    /// Remedy, if the cause does not name it.
-    next: String,
+pub enum OpenError {
+    /// Error of one of its nodes.
+    #[error("{source}{}{next}", if next.is_empty() { "" } else { "; " })]
+    Disk {
+        /// Cause.
+        source: DiskError,
+        /// Remedy, if the cause does not name it.
+        next: String,
+    },
+    /// A descriptor of the spec was not handed in.
+    #[error(
+        "{name} is not among the {count} descriptors that were handed in; send it with the          disk.attach request (SCM_RIGHTS), and check the limit of open files"
+    )]
+    NotHandedIn {
+        /// Descriptor in the spec.
+        name: FileRef,
+        /// Number of descriptors that were handed in.
+        count: usize,
+    },
+    /// Another process handed over other files than the spec has.
+    #[error("the former process handed {count} files over, and the tree has {expected}")]
+    HandedOver {
+        /// Number of files that were handed over.
+        count: usize,
+        /// Number of files of the spec.
+        expected: usize,
+    },
+    /// Two names of a tree are those of one file.
+    #[error("{first} and {second} are the same file; name each file of a tree once")]
+    SameFile {
+        /// The upper one.
+        first: FileRef,
+        /// The lower one.
+        second: FileRef,
+    },
+    /// The image is a qcow2 image.
+    #[error(
+        "{name}: this version serves no qcow2 images; convert the image to a raw one, for example \
+         with `qemu-img convert -O raw`"
+    )]
+    Qcow2 {
+        /// File of the image.
+        name: FileRef,
+    },
 }
 
 impl OpenError {
     /// Returns the kernel's error number, if the kernel refused.
     pub(crate) fn errno(&self) -> Option<Errno> {
-        match &self.source {
-            DiskError::Os { source, .. } => Some(*source),
-            _ => None,
-        }
-    }
-
-    /// Returns the path of the image and the size of a block in bytes that direct I/O needs, if that
-    /// is larger than requested.
-    pub(crate) fn needed_block_size(&self) -> Option<(&Path, u32)> {
-        match &self.source {
-            DiskError::BlockSize { path, needed, .. } => Some((path, *needed)),
+        match self {
+            Self::Disk { source: DiskError::Os { source, .. }, .. } => Some(*source),
             _ => None,
         }
     }
@@ -49,7 +83,7 @@ impl From<DiskError> for OpenError {
             DiskError::Os { path, source, .. } => next_step(*source, path),
             _ => String::new(),
         };
-        Self { source, next }
+        Self::Disk { source, next }
     }
 }
 
@@ -72,19 +106,20 @@ pub struct Opened {
     pub disk: Arc<dyn Disk>,
     /// Descriptor of a memory disk's bytes.
     pub memory: Option<Arc<OwnedFd>>,
-    /// The disk, if it is a file or a block device.
-    pub image: Option<Arc<FileDisk>>,
-    /// Identity of the image file or device.
-    pub identity: Option<disk::FileIdentity>,
+    /// Files of the tree, top first.
+    pub files: Vec<TreeFile>,
+    /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files
+    /// from them.
+    pub handed_in: BTreeMap<u32, OwnedFd>,
 }
 
-/// Opens the disk that a spec describes. A memory disk with preserved bytes continues with them.
-/// Takes no lock and changes nothing.
+/// Opens the disk that a spec describes, with all files of its tree. A memory disk with preserved
+/// bytes continues with them. Takes no lock and changes nothing.
 ///
 /// # Errors
 /// [`OpenError`] names the image, the cause and the remedy.
-pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenError> {
-    open_again(spec, memory, None)
+pub fn open(spec: &DiskSpec, sources: Sources) -> Result<Opened, OpenError> {
+    open_again(spec, sources, None)
 }
 
 /// Opens a disk whose guest was told a `size` in bytes. If the image has grown since, the guest
@@ -94,31 +129,10 @@ pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenErro
 /// As [`open`].
 pub(crate) fn open_again(
     spec: &DiskSpec,
-    memory: Option<OwnedFd>,
+    sources: Sources,
     size: Option<u64>,
 ) -> Result<Opened, OpenError> {
-    let block_size = spec.block_size.unwrap_or(DEFAULT_BLOCK_BYTES);
-    let plain = |disk| Opened { disk, memory: None, image: None, identity: None };
-    Ok(match &spec.backend {
-        Backend::File(path) => {
-            let disk = FileDisk::reopen(options(spec, path), size.unwrap_or(u64::MAX))?;
-            let disk = Arc::new(fenced(disk, spec));
-            let identity = Some(disk.identity()?);
-            Opened { identity, image: Some(Arc::clone(&disk)), ..plain(disk) }
-        }
-        Backend::Null(first) => {
-            let size = size.unwrap_or(*first);
-            plain(Arc::new(NullDisk::new(size, block_size, spec.read_only)))
-        }
-        Backend::Memory(size) => {
-            let disk = match memory {
-                Some(held) => MemoryDisk::adopt(held, block_size, spec.read_only)?,
-                None => MemoryDisk::new(*size, block_size, spec.read_only)?,
-            };
-            let memory = Some(Arc::clone(disk.file()));
-            Opened { memory, ..plain(Arc::new(disk)) }
-        }
-    })
+    TreeOpener::new(spec, sources).open(size)
 }
 
 /// Returns the byte of the image that serves as the fence between this process and its successor.
@@ -133,27 +147,30 @@ pub fn fence(spec: &DiskSpec) -> Option<u64> {
     Some(disk::fence_byte(&spec.id, whole.as_os_str().as_bytes()))
 }
 
-/// Takes over an image that another process opened by the same spec. Its guest sees `size` bytes in
-/// blocks of `block_size` bytes. `lost` is true if a flush of it failed.
+/// Takes over a disk that another process opened by the same spec, with its open files, top first.
 ///
 /// # Errors
-/// The image is not what the guest was told.
+/// A file is not what the other process told, or their number is wrong.
 pub(crate) fn adopt(
     spec: &DiskSpec,
-    image: OwnedFd,
-    (size, block_size): (u64, u32),
-    lost: bool,
+    sources: Sources,
+    open_files: Vec<(OwnedFd, FileState)>,
 ) -> Result<Opened, OpenError> {
-    let path = match &spec.backend {
-        Backend::File(path) => path.as_path(),
-        // These disks have no file.
-        Backend::Null(_) | Backend::Memory(_) => Path::new(""),
-    };
-    let options = FileOptions { block_size: Some(block_size), ..options(spec, path) };
-    let disk = Arc::new(fenced(FileDisk::adopt(options, image, size, lost)?, spec));
-    let identity = Some(disk.identity()?);
-    let image = Some(Arc::clone(&disk));
-    Ok(Opened { disk, memory: None, image, identity })
+    let (count, expected) = (open_files.len(), spec.backend.files().count());
+    if count != expected {
+        return Err(OpenError::HandedOver { count, expected });
+    }
+    TreeOpener::of_open_files(spec, sources, open_files).open(None)
+}
+
+/// Presents a disk in blocks of `block_size` bytes, if its own are larger. `None` keeps its own.
+fn in_blocks(disk: Arc<dyn Disk>, block_size: Option<u32>) -> Arc<dyn Disk> {
+    match block_size {
+        Some(block_size) if block_size < disk.geometry().block_size => {
+            Arc::new(SmallBlocks::new(disk, block_size))
+        }
+        _ => disk,
+    }
 }
 
 fn fenced(disk: FileDisk, spec: &DiskSpec) -> FileDisk {
@@ -163,37 +180,17 @@ fn fenced(disk: FileDisk, spec: &DiskSpec) -> FileDisk {
     }
 }
 
-fn options(spec: &DiskSpec, path: &Path) -> FileOptions {
+fn options(spec: &DiskSpec, path: PathBuf, read_only: bool) -> FileOptions {
     FileOptions {
-        path: path.into(),
-        read_only: spec.read_only,
+        path,
+        read_only,
         direct: spec.cache == CacheMode::None,
-        block_size: spec.block_size,
+        block_size: spec.block_bytes(),
         on_full: match spec.on_full {
             model::spec::OnFull::Wait => OnFull::Wait,
             model::spec::OnFull::Error => OnFull::Error,
         },
     }
-}
-
-/// Returns what users should know about a disk whose block size follows from its storage.
-pub(crate) fn block_size_note(
-    spec: &DiskSpec,
-    geometry: disk::Geometry,
-    is_block_device: bool,
-) -> Option<String> {
-    let (Backend::File(path), None) = (&spec.backend, spec.block_size) else { return None };
-    let bytes = geometry.block_size;
-    let place = if is_block_device { "" } else { "the file system of " };
-    (bytes != DEFAULT_BLOCK_BYTES).then(|| {
-        format!(
-            "the guest's disk has {bytes}-byte blocks, because direct I/O on {place}{} needs them; \
-             a guest whose partition table was made with 512-byte blocks, as in an image that was \
-             copied from other storage, finds no partitions: attach the disk with cache=writeback \
-             (--cache writeback) for 512-byte blocks",
-            path.display()
-        )
-    })
 }
 
 /// Converts a disk's geometry for reports.
@@ -207,6 +204,8 @@ pub fn reported(geometry: disk::Geometry) -> model::report::Geometry {
 
 #[cfg(test)]
 mod tests {
+    use model::spec::Backend;
+
     use super::*;
 
     fn error_text(source: Errno) -> String {
@@ -223,25 +222,6 @@ mod tests {
         assert_ne!(of("a", "/s"), of("b", "/s"));
         assert_ne!(of("disk", "/s"), of("disk", "/t"));
         assert_eq!(of("disk", "fd:3"), None);
-    }
-
-    #[test]
-    fn blocks_that_follow_from_the_storage_are_noted() {
-        let geometry = |block_size| disk::Geometry {
-            size: 1 << 20,
-            block_size,
-            read_only: false,
-            discard: true,
-        };
-        let spec = DiskSpec::new("d", "/s", Backend::File("/img/a.raw".into()));
-        assert_eq!(block_size_note(&spec, geometry(512), false), None);
-        let note = block_size_note(&spec, geometry(4096), false).unwrap();
-        assert!(note.contains("4096-byte") && note.contains("file system of /img/a.raw"), "{note}");
-        assert!(note.contains("cache=writeback"), "{note}");
-        let note = block_size_note(&spec, geometry(4096), true).unwrap();
-        assert!(!note.contains("file system"), "{note}");
-        let chosen = DiskSpec { block_size: Some(4096), ..spec };
-        assert_eq!(block_size_note(&chosen, geometry(4096), false), None);
     }
 
     #[test]

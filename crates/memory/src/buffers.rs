@@ -2,6 +2,7 @@
 
 mod head;
 mod point;
+mod split;
 
 use std::ptr::NonNull;
 use std::rc::Rc;

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags, Stat, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -35,7 +36,7 @@ pub struct Mapping {
 // SAFETY: the mapping is plain shared memory that other processes write anyway; every access
 // goes through raw copies or atomics, and the range stays mapped until drop.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method hands out a reference into the memory.
+// SAFETY: as above; no method hands out a reference into the memory, but to atomics.
 unsafe impl Sync for Mapping {}
 
 fn os(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
@@ -67,6 +68,12 @@ fn aligned_place(len: usize, offset: u64) -> Result<*mut c_void, MemoryError> {
     let _ = unsafe { munmap(base, all) };
     let head = (offset as usize).wrapping_sub(base as usize) % HUGE_PAGE;
     Ok(base.wrapping_byte_add(head))
+}
+
+impl AsRef<[AtomicU64]> for Mapping {
+    fn as_ref(&self) -> &[AtomicU64] {
+        self.cells()
+    }
 }
 
 impl Mapping {
@@ -188,6 +195,14 @@ impl Mapping {
     /// [`Mapping::keeping`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns the whole mapping as atomic numbers of 8 bytes. Other processes may change them at any
+    /// time.
+    pub fn cells(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is aligned to pages, stays mapped as long as `self`, and atomics may
+        // be changed by others. Nothing else makes a plain reference to it.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
 
     /// Collapses the pages of a range into huge pages. Takes up to a millisecond for each, in which

@@ -192,3 +192,12 @@ fn a_region_is_mapped_from_its_own_page_on_and_gives_its_file() {
         assert!(list.append(&view, 0x2fff, 2).is_err());
     }
 }
+
+#[test]
+fn cells_of_a_mapping_are_shared_between_its_mappings() {
+    let first = Mapping::memfd("cells", 4096).unwrap();
+    let second = Mapping::file(first.fd().unwrap(), 4096).unwrap();
+    assert_eq!(first.cells().len(), 512);
+    first.cells()[511].store(7, std::sync::atomic::Ordering::Release);
+    assert_eq!(second.cells()[511].load(std::sync::atomic::Ordering::Acquire), 7);
+}

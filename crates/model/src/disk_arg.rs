@@ -16,7 +16,7 @@ pub struct DiskArg {
 }
 
 /// Options of a `--disk`, for messages.
-const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES, \
+const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, \
                        poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, \
                        on-full=wait|error, iops=N, bps=SIZE";
 
@@ -62,7 +62,7 @@ impl DiskArg {
             None if option == "ro" => spec.read_only = true,
             Some(("serial", serial)) => spec.serial = Some(serial.into()),
             Some(("queues", count)) => spec.queues = number("queues", count)?,
-            Some(("block-size", bytes)) => spec.block_size = Some(number("block_size", bytes)?),
+            Some(("block-size", bytes)) => spec.block_size = Some(bytes.parse()?),
             Some(("cache", "none")) => spec.cache = CacheMode::None,
             Some(("cache", "writeback")) => spec.cache = CacheMode::Writeback,
             Some(("poll", name)) => spec.poll = Some(poll_mode(name)?),
@@ -150,6 +150,7 @@ pub(crate) fn split_commas(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::BlockSize;
     use crate::spec::EffectivePolling;
 
     fn parse(text: &str) -> Result<DiskSpec, SpecError> {
@@ -169,7 +170,7 @@ mod tests {
         let spec = parse(text).unwrap();
         assert!(spec.read_only);
         assert_eq!(spec.serial.as_deref(), Some("A1"));
-        assert_eq!((spec.queues, spec.block_size), (4, Some(512)));
+        assert_eq!((spec.queues, spec.block_size), (4, Some(BlockSize::Bytes(512))));
         assert_eq!(spec.cache, CacheMode::Writeback);
         assert_eq!(spec.on_full, OnFull::Error);
         let expected = EffectivePolling { mode: PollMode::Always, max_us: 50, idle_threshold: 0 };

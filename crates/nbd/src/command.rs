@@ -152,7 +152,13 @@ mod tests {
     use super::*;
 
     fn limits(read_only: bool) -> Limits {
-        let geometry = Geometry { size: 1 << 26, block_size: 512, read_only, discard: true };
+        let geometry = Geometry {
+            size: 1 << 26,
+            block_size: 512,
+            read_only,
+            discard: true,
+            discard_granularity: 512,
+        };
         Limits {
             geometry,
             structured: true,

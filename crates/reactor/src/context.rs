@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::File;
 use crate::clock::OwnerId;
 use crate::core::Core;
 use crate::notifier::PeerNotifier;
 use crate::op::{CompletionPort, InFlight, IoOp, OpCompletion};
 use crate::spin::{PollControl, WaitTarget};
 use crate::tsc_clock::base;
+use crate::{EndGuards, File, Handle};
 
 /// Identifier of a poller on its reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,22 @@ impl Context<'_> {
             .map(|poller| with(poller, &mut Context { core: self.core, current: Some(id) }));
         self.core.put_poller(id, boxed);
         result
+    }
+
+    /// Makes a poller hot, if it still exists. A poller that wakes itself while it is polled sends
+    /// itself a task that does so: the result of a poll decides whether it stays hot.
+    pub fn wake(&mut self, id: PollerId) {
+        self.core.make_runnable(id);
+    }
+
+    /// Returns the handle of this reactor.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.core.mailbox))
+    }
+
+    /// Returns the values that are dropped when this reactor has ended.
+    pub fn end_guards(&self) -> EndGuards {
+        self.core.end_guards.clone()
     }
 
     /// Drops a poller now. The kernel completes its operations, and the results are dropped.

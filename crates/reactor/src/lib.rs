@@ -88,7 +88,8 @@
 //!   completion.
 //! - A receive or a send may wait forever on its peer. The socket's owner shuts it down on drop, so
 //!   that a reactor can end.
-//! - An operation whose port is gone still runs to its end; its result is dropped.
+//! - An operation whose port is gone still runs to its end; its result is dropped. [`EndGuards`]
+//!   live until then.
 //! - Nothing blocks on a reactor thread. A poller that does harms its neighbours.
 //! - [`Stopped`] is the answer of a reactor that has ended.
 //!
@@ -102,6 +103,7 @@ mod clock;
 mod context;
 mod core;
 mod cpus;
+mod end_guards;
 mod file;
 mod histogram;
 mod mailbox;
@@ -122,6 +124,7 @@ mod window;
 
 pub use clock::OwnerId;
 pub use context::{Context, PollOutcome, Poller, PollerId};
+pub use end_guards::EndGuards;
 pub use file::File;
 pub use histogram::{Histogram, Snapshot, Summary};
 pub use mailbox::{Handle, Stopped};

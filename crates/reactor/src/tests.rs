@@ -354,3 +354,42 @@ fn a_socket_that_is_shut_down_ends_what_waits_on_it() {
     assert!(ended[1].starts_with("2: ") && ended[1] != "2: 8388608", "{}", ended[1]);
     drop(theirs);
 }
+
+#[test]
+fn another_reactor_wakes_a_poller() {
+    let (reactor, other) = (Reactor::spawn("test").unwrap(), Reactor::spawn("other").unwrap());
+    let (ours, theirs) = pair();
+    let (id, events) = recorder(&reactor, None);
+    let make = move |context: &mut Context<'_>| {
+        // The reactor does not watch the descriptor: only a wake-up makes the poller read it.
+        context.with_poller(id, |recorder: &mut Recorder, _| recorder.kick = Some(theirs)).unwrap();
+        context.handle()
+    };
+    let handle = reactor.handle().call(make).unwrap();
+    kick(&ours);
+    other.handle().call(move |_| handle.send(move |context| context.wake(id))).unwrap().unwrap();
+    assert_eq!(events.recv_timeout(SOON).unwrap(), "kicked");
+}
+
+#[test]
+fn what_is_kept_for_the_end_outlives_the_last_operation() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let (id, _events) = recorder(&reactor, None);
+    let guard = Arc::new(());
+    let (kept, source) = (Arc::clone(&guard), fd.clone());
+    let start = move |context: &mut Context<'_>| {
+        context.end_guards().keep(kept);
+        context.with_poller(id, |recorder: &mut Recorder, context| {
+            let (file, buffers) = (File::new(source), Buffers::alloc(8).unwrap());
+            context.submit(&recorder.port, IoOp::Read { file, offset: 0, buffers }, 0);
+        })
+    };
+    reactor.handle().call(start).unwrap().unwrap();
+    let ending = std::thread::spawn(move || drop(reactor));
+    // The read ends only after this point, and the reactor after the read.
+    assert_eq!(Arc::strong_count(&guard), 2);
+    kick(&fd);
+    ending.join().unwrap();
+    assert_eq!(Arc::strong_count(&guard), 1);
+}

@@ -9,10 +9,10 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
-use super::bounce::{BouncePool, NoBuffer};
 use super::request::{FileRequest, IoMethod, StepOutcome};
 use super::{FileOptions, ImageInfo, OnFull, Shared};
-use crate::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
+use crate::bounce::{BouncePool, NoBuffer, PIECE};
+use crate::{CANCELED, Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
 
 /// Largest read that first tries the page cache without waiting, in bytes. Above, the copy costs
 /// more than avoiding the io_uring saves.
@@ -23,8 +23,6 @@ const INLINE_BUDGET: u64 = 512 << 10;
 const RETRY: Duration = Duration::from_millis(500);
 /// Tag of the retry timer; the tags of requests begin at 0.
 const TIMER: u64 = u64::MAX;
-/// Outcome of a request whose channel was abandoned.
-const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 
 /// Rule of a channel for reads by a system call of its own, without io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +160,7 @@ impl FileChannel {
 
     fn fill(&mut self) -> Result<IoMethod, NoBuffer> {
         let zeroes = self.pool.take()?;
-        super::bounce::piece(&zeroes, super::bounce::PIECE).zero();
+        zeroes.part(0, PIECE).zero();
         Ok(IoMethod::Fill { zeroes })
     }
 
@@ -181,14 +179,7 @@ impl FileChannel {
     fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
         self.shared.end_waits(u64::from(file_request.is_waiting));
         let buffers = match file_request.io_method {
-            IoMethod::Bounced { guest, bounce } => {
-                self.pool.put(bounce);
-                guest
-            }
-            IoMethod::Fill { zeroes } => {
-                self.pool.put(zeroes);
-                file_request.buffers
-            }
+            IoMethod::Bounced { guest, .. } => guest,
             _ => file_request.buffers,
         };
         self.ended.push(Completion { tag: file_request.tag, outcome, buffers });

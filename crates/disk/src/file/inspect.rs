@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fstat, fstatfs, ioctl_blksszget, seek,
-    statx,
+    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fcntl_getfl, fstat, fstatfs,
+    ioctl_blksszget, seek, statx,
 };
 use rustix::io::Errno;
 
@@ -19,6 +19,10 @@ const SECTOR: u32 = 512;
 /// Largest block size: Linux guests accept no logical block larger than a page.
 const LARGEST_BLOCK: u32 = 4096;
 
+/// Largest block of a file system that guests are told as the unit of discards. Network file systems
+/// report their transfer size instead.
+const LARGEST_GRANULARITY: u32 = 64 << 10;
+
 /// Types of tmpfs and ramfs, whose files are pages in memory and nothing else.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -27,8 +31,10 @@ const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 pub(crate) struct ImageInfo {
     /// Size in bytes.
     pub(crate) size: u64,
-    /// Logical block size for the guest, in bytes.
+    /// Logical block size in bytes.
     pub(crate) block_size: u32,
+    /// Bytes in which a discard frees storage.
+    pub(crate) discard_granularity: u32,
     /// Alignment of buffers in bytes; 1 through the page cache.
     pub(crate) memory_align: usize,
     /// Alignment of the length of every buffer in bytes; 1 through the page cache.
@@ -74,20 +80,47 @@ pub fn open_image(path: &Path, read_only: bool) -> Result<OwnedFd, DiskError> {
     let on_full = OnFull::Error;
     let options =
         FileOptions { path: path.into(), read_only, direct: false, block_size: None, on_full };
-    open_checked(&options).map(|(fd, _)| fd)
+    open_checked(&options, find(&options)?.as_fd()).map(|(fd, _)| fd)
 }
 
-/// Opens the path in `options` if it is a file or a block device. Returns true for a device.
-fn open_checked(options: &FileOptions) -> Result<(OwnedFd, bool), DiskError> {
+/// Finds the file at the path in `options`, without opening it for I/O.
+pub(super) fn find(options: &FileOptions) -> Result<OwnedFd, DiskError> {
+    let path = &options.path;
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|source| DiskError::Os { action: "open", path: path.clone(), source })
+}
+
+/// Checks that a descriptor that was handed in is open for what `options` need.
+pub(super) fn check_access(options: &FileOptions, fd: BorrowedFd<'_>) -> Result<(), DiskError> {
+    let path = options.path.clone();
+    let flags = fcntl_getfl(fd).map_err(|source| DiskError::Os {
+        action: "inspect",
+        path: path.clone(),
+        source,
+    })?;
+    let access = flags & OFlags::ACCMODE;
+    let (needed, remedy) = if flags.contains(OFlags::PATH) || access == OFlags::WRONLY {
+        ("reading", "give its path")
+    } else if !options.read_only && access != OFlags::RDWR {
+        ("writing", "attach the disk read-only")
+    } else {
+        return Ok(());
+    };
+    Err(DiskError::Access { path, needed, remedy })
+}
+
+/// Opens the found file if it is a file or a block device. Returns true for a device.
+fn open_checked(
+    options: &FileOptions,
+    found: BorrowedFd<'_>,
+) -> Result<(OwnedFd, bool), DiskError> {
     let path = &options.path;
     let os = |action| {
         let path = path.clone();
         move |source| DiskError::Os { action, path, source }
     };
     // Check the type before the real open: opening a FIFO would wait, and a device may act on it.
-    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(os("open"))?;
-    let kind = FileType::from_raw_mode(fstat(&found).map_err(os("inspect"))?.st_mode);
+    let kind = FileType::from_raw_mode(fstat(found).map_err(os("inspect"))?.st_mode);
     let is_block_device = match kind {
         FileType::RegularFile => false,
         FileType::BlockDevice => true,
@@ -117,10 +150,15 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Opens an image and reads its geometry. Of a larger image, only the first `at_most` bytes count.
-pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, ImageInfo), DiskError> {
+/// Opens a found image and reads its geometry. Of a larger image, only the first `at_most` bytes
+/// count.
+pub(crate) fn open(
+    options: &FileOptions,
+    found: BorrowedFd<'_>,
+    at_most: u64,
+) -> Result<(OwnedFd, ImageInfo), DiskError> {
     let path = &options.path;
-    let (fd, is_block_device) = open_checked(options)?;
+    let (fd, is_block_device) = open_checked(options, found)?;
     let found = size(fd.as_fd()).map_err(|source| DiskError::Os {
         action: "measure",
         path: path.clone(),
@@ -171,10 +209,7 @@ fn examine(
     if needed > LARGEST_BLOCK {
         return Err(DiskError::NoDirectIo { path: path.clone() });
     }
-    let block_size = options.block_size.unwrap_or(needed);
-    if block_size < needed {
-        return Err(DiskError::BlockSize { path: path.clone(), asked: block_size, needed });
-    }
+    let block_size = options.block_size.map_or(needed, |wanted| wanted.max(needed));
     let odd = size % u64::from(block_size);
     if odd != 0 {
         let next = size - odd + u64::from(block_size);
@@ -182,10 +217,22 @@ fn examine(
     }
     // Kernels before 6.18 require whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
+    let found = if is_block_device { None } else { fstatfs(fd).ok() };
     // The field has other widths on other hosts. The number fits in 32 bits on all of them.
-    let is_in_memory = !is_block_device
-        && fstatfs(fd).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u32)));
-    Ok(ImageInfo { size, block_size, memory_align, length_align, is_block_device, is_in_memory })
+    let is_in_memory = found.is_some_and(|found| IN_MEMORY.contains(&(found.f_type as u32)));
+    let fs_block = found.and_then(|found| u32::try_from(found.f_bsize).ok());
+    let discard_granularity = fs_block
+        .filter(|bytes| bytes.is_power_of_two() && *bytes <= LARGEST_GRANULARITY)
+        .map_or(CAUTIOUS_BLOCK, |bytes| bytes.max(CAUTIOUS_BLOCK));
+    Ok(ImageInfo {
+        size,
+        block_size,
+        discard_granularity,
+        memory_align,
+        length_align,
+        is_block_device,
+        is_in_memory,
+    })
 }
 
 /// Returns the size of a file or block device in bytes.

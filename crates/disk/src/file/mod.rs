@@ -1,6 +1,5 @@
 //! Disk in a raw image file or on a block device.
 
-mod bounce;
 mod channel;
 mod extents;
 mod fence;
@@ -8,7 +7,7 @@ mod inspect;
 mod lock;
 mod request;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,13 +37,14 @@ pub enum OnFull {
 /// Options for opening an image.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// Path of the image or block device.
+    /// Path of the image or block device, or the name of a descriptor in messages.
     pub path: PathBuf,
     /// True to refuse writes.
     pub read_only: bool,
     /// True for O_DIRECT, false for I/O through the page cache.
     pub direct: bool,
-    /// Logical block size in bytes. `None` uses the size that direct I/O on the storage needs.
+    /// Smallest logical block size in bytes; 512 if `None`. The disk has a larger one if direct I/O
+    /// on the storage needs it. [`crate::SmallBlocks`] then serves smaller requests.
     pub block_size: Option<u32>,
     /// Behaviour on full storage.
     pub on_full: OnFull,
@@ -117,7 +117,24 @@ impl FileDisk {
     /// # Errors
     /// Fails as [`Self::open`] does. A smaller image is opened with its current size.
     pub fn reopen(options: FileOptions, size: u64) -> Result<Self, DiskError> {
-        let (file, image_info) = inspect::open(&options, size)?;
+        let found = inspect::find(&options)?;
+        let (file, image_info) = inspect::open(&options, found.as_fd(), size)?;
+        Ok(Self::with(options, file, image_info, false))
+    }
+
+    /// Opens the file of a descriptor that was handed in, as [`Self::reopen`] opens a path. The disk
+    /// has an open file of its own: locks and fence must not be those of all holders of the
+    /// descriptor, and its cache mode must not change theirs.
+    ///
+    /// # Errors
+    /// Fails as [`Self::reopen`] does, or if the descriptor is not open for what the disk needs.
+    pub fn reopen_fd(
+        options: FileOptions,
+        fd: BorrowedFd<'_>,
+        size: u64,
+    ) -> Result<Self, DiskError> {
+        inspect::check_access(&options, fd)?;
+        let (file, image_info) = inspect::open(&options, fd, size)?;
         Ok(Self::with(options, file, image_info, false))
     }
 
@@ -196,6 +213,7 @@ impl Disk for FileDisk {
             block_size: self.image_info.block_size,
             read_only: self.options.read_only,
             discard: true,
+            discard_granularity: self.image_info.discard_granularity,
         }
     }
 

@@ -9,13 +9,11 @@
 //!                     Punch or ZeroRange, durable --> Sync --> done
 //! ```
 
-use std::sync::Arc;
-
-use memory::{Buffers, Mapping};
+use memory::Buffers;
 use reactor::{File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
-use super::bounce::{self, PIECE};
+use crate::bounce::{BounceBuffer, PIECE};
 use crate::{IoError, RequestKind};
 
 /// Fallocate mode that punches a hole and keeps the size: the range reads as zeroes afterwards.
@@ -32,14 +30,14 @@ pub(crate) enum IoMethod {
     /// meanwhile.
     Bounced {
         guest: Buffers,
-        bounce: Arc<Mapping>,
+        bounce: BounceBuffer,
     },
     Sync,
     Punch,
     ZeroRange,
     /// Zeroes are written from a bounce buffer.
     Fill {
-        zeroes: Arc<Mapping>,
+        zeroes: BounceBuffer,
     },
 }
 
@@ -93,11 +91,11 @@ impl FileRequest {
             IoMethod::Punch => IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len },
             IoMethod::ZeroRange => IoOp::Allocate { file, mode: ZERO_RANGE, offset, len },
             IoMethod::Fill { zeroes } => {
-                let buffers = bounce::piece(zeroes, self.step_len());
+                let buffers = zeroes.part(0, self.step_len());
                 IoOp::Write { file, offset, buffers, durable, worker }
             }
             IoMethod::Bounced { guest, bounce } => {
-                let buffers = bounce::piece(bounce, self.step_len());
+                let buffers = bounce.part(0, self.step_len());
                 if self.kind == RequestKind::Read {
                     return IoOp::Read { file, offset, buffers };
                 }

@@ -2,6 +2,7 @@
 //! and full-storage rules of the `Disk` contract.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,18 +11,19 @@ use std::time::Duration;
 use disk::conformance::{self, Client};
 use disk::{
     Disk, DiskError, FileDisk, FileOptions, IoError, MemoryDisk, NullDisk, OnFull, RequestKind,
+    Window,
 };
 use rustix::event::{EventfdFlags, eventfd};
 
-const SIZE: u64 = 8 << 20;
+pub(crate) const SIZE: u64 = 8 << 20;
 
-fn image(dir: &Path, size: u64) -> PathBuf {
+pub(crate) fn image(dir: &Path, size: u64) -> PathBuf {
     let path = dir.join("disk.raw");
     std::fs::File::create(&path).unwrap().set_len(size).unwrap();
     path
 }
 
-fn options(path: &Path) -> FileOptions {
+pub(crate) fn options(path: &Path) -> FileOptions {
     FileOptions {
         path: path.into(),
         read_only: false,
@@ -36,7 +38,7 @@ fn open(options: FileOptions) -> Arc<dyn Disk> {
 }
 
 /// Creates a directory on a real file system: the default one may be tmpfs, which refuses nothing.
-fn dir() -> tempfile::TempDir {
+pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -103,6 +105,85 @@ fn memory_conforms_and_grows() {
     assert_eq!(client.read(0, 512), [7; 512]);
 }
 
+/// Runs the suite on the middle of a disk and checks that the rest is untouched.
+fn window_conforms(child: Arc<dyn Disk>) {
+    let (offset, size) = (1 << 20, SIZE - (2 << 20));
+    child.activate().unwrap();
+    let client = Client::new(&child);
+    let whole = client.read(0, 4096).len() as u64;
+    let edges = [0, offset - whole, offset + size, SIZE - whole];
+    for at in edges {
+        client.write(at, vec![9; whole as usize]);
+    }
+    let window: Arc<dyn Disk> = Arc::new(Window::new(Arc::clone(&child), offset, size).unwrap());
+    conformance::run(Arc::clone(&window));
+    child.activate().unwrap();
+    for at in edges {
+        assert!(client.read(at, whole).iter().all(|byte| *byte == 9), "at {at}");
+    }
+    // Data, holes and the limit are those of the child at the offset.
+    Client::new(&window).write(0, vec![7; 4096]);
+    assert_eq!(client.read(offset, 4096), [7; 4096]);
+    let same = |at, len| (window.extents(at, len, 3), child.extents(offset + at, len, 3));
+    for (ours, theirs) in [same(0, size), same(1 << 20, 1 << 20), same(size - 4096, 4096)] {
+        assert_eq!(ours.unwrap(), theirs.unwrap());
+    }
+}
+
+#[test]
+fn a_window_of_each_disk_conforms_and_touches_nothing_else() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    window_conforms(open(options(&path)));
+    window_conforms(open(FileOptions { direct: true, ..options(&path) }));
+    window_conforms(Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap()));
+    let outer = Arc::new(MemoryDisk::new(SIZE + (1 << 20), 512, false).unwrap());
+    window_conforms(Arc::new(Window::new(outer, 1 << 19, SIZE).unwrap()));
+}
+
+#[test]
+fn a_descriptor_is_opened_anew_for_what_it_allows() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let file = |write| std::fs::File::options().read(true).write(write).open(&path).unwrap();
+    let named = FileOptions { path: "fd:3".into(), ..options(&path) };
+    let reader = FileOptions { read_only: true, ..named.clone() };
+    let open = |options: &FileOptions, file: &std::fs::File, size| {
+        FileDisk::reopen_fd(options.clone(), file.as_fd(), size)
+    };
+    let both = file(true);
+    let disk: Arc<dyn Disk> = Arc::new(open(&named, &both, u64::MAX).unwrap());
+    // Locks belong to the new open file: the descriptor's other holders are other users.
+    disk.activate().unwrap();
+    let error = open(&named, &both, u64::MAX).unwrap().activate().unwrap_err();
+    assert!(error.to_string().starts_with("fd:3 is in use"), "{error}");
+    Client::new(&disk).write(4096, vec![5; 4096]);
+    let mut found = [0; 4096];
+    both.read_exact_at(&mut found, 4096).unwrap();
+    assert_eq!(found, [5; 4096]);
+    assert_eq!(open(&named, &both, 4096).unwrap().geometry().size, 4096);
+    assert!(open(&reader, &file(false), SIZE).unwrap().geometry().read_only);
+    // The cache mode is that of the disk and changes nothing for other holders.
+    open(&FileOptions { direct: true, ..named.clone() }, &both, SIZE).unwrap();
+    assert!(!rustix::fs::fcntl_getfl(&both).unwrap().contains(rustix::fs::OFlags::DIRECT));
+
+    let text = |options: &FileOptions, file: &std::fs::File| {
+        open(options, file, SIZE).unwrap_err().to_string()
+    };
+    let refused = text(&named, &file(false));
+    assert!(refused.starts_with("fd:3 is not open for writing"), "{refused}");
+    assert!(refused.contains("read-only"), "{refused}");
+    let write_only = std::fs::File::options().write(true).open(&path).unwrap();
+    assert!(text(&reader, &write_only).contains("fd:3 is not open for reading"));
+    let (pipe, _end) = rustix::pipe::pipe().unwrap();
+    assert!(text(&reader, &pipe.into()).contains("fd:3 is a pipe"));
+    let found = rustix::fs::open(&path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+    assert!(text(&reader, &found.unwrap().into()).contains("not open for reading"));
+    // A file without a name is opened as well.
+    std::fs::remove_file(&path).unwrap();
+    open(&named, &both, SIZE).unwrap();
+}
+
 #[test]
 fn null_answers_everything() {
     let disk: Arc<dyn Disk> = Arc::new(NullDisk::new(SIZE, 512, false));
@@ -133,11 +214,9 @@ fn bad_images_are_refused_with_a_next_step() {
     assert!(text(options(&fifo)).contains("a pipe"));
     assert!(text(options(Path::new("/dev/null"))).contains("character device"));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
-    let needed = FileDisk::open(FileOptions { direct: true, ..options(&path) }).unwrap();
-    if needed.geometry().block_size > 512 {
-        let small = FileOptions { direct: true, block_size: Some(512), ..options(&path) };
-        assert!(text(small).contains("--cache writeback"));
-    }
+    let small = FileOptions { block_size: Some(4096), ..options(&path) };
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(8192 + 512).unwrap();
+    assert!(text(small).contains("truncate -s 12288"));
 }
 
 #[test]
@@ -241,17 +320,21 @@ fn a_file_that_somebody_shrank_gives_errors_and_no_panic() {
 }
 
 /// Small file system that can be filled, if the test may mount one.
-struct Small {
+pub(crate) struct Small {
     dir: tempfile::TempDir,
 }
 
 impl Small {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=2m", "ringway-test"]).arg(dir.path());
         assert!(mount.status().unwrap().success(), "mounting a tmpfs needs root");
         Self { dir }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
     }
 }
 

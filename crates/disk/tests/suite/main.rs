@@ -3,3 +3,4 @@
 
 mod backends;
 mod fence;
+mod small_blocks;

@@ -26,6 +26,8 @@ pub use ring::{Record, RingWriter};
 /// First cell of every journal: "ringwayj" and the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"ringway1");
 const HEADER_CELLS: usize = 8;
+/// Cell with the number of rings that have had a writer.
+const USED_RINGS: usize = 4;
 const ENTRY_CELLS: usize = 4;
 
 /// Memory of a journal: cells that the keeper and every successor share.
@@ -151,9 +153,10 @@ impl Journal {
         (number > 0).then(|| Entry { number, granule: part(1), word, zero_number: part(3) })
     }
 
-    /// Returns the number of rings.
-    pub fn rings(&self) -> usize {
-        self.size.rings
+    /// Returns the number of rings that may have records.
+    fn used_rings(&self) -> usize {
+        let used = self.cell(USED_RINGS).load(Ordering::Acquire);
+        usize::try_from(used).unwrap_or(usize::MAX).min(self.size.rings)
     }
 
     /// Makes a granted entry committed, by one store. For the channel that has the grant, after the
@@ -266,14 +269,14 @@ impl JournalOwner {
     /// Returns the records of all rings that count, oldest first within a ring. With `granule`,
     /// only its records.
     pub fn records(&self, granule: Option<u64>) -> Vec<Record> {
-        let rings = 0..self.journal.rings();
+        let rings = 0..self.journal.used_rings();
         let all = rings.flat_map(|ring| ring::records(&self.journal, ring));
         all.filter(|record| granule.is_none_or(|granule| record.granule == granule)).collect()
     }
 
     /// Returns the position after the last record of each ring.
     pub fn positions(&self) -> Vec<u64> {
-        (0..self.journal.rings()).map(|ring| ring::tail(&self.journal, ring)).collect()
+        (0..self.journal.used_rings()).map(|ring| ring::tail(&self.journal, ring)).collect()
     }
 
     /// Drops the records of a ring before `position`.

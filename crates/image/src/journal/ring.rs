@@ -38,7 +38,11 @@ impl Journal {
 
     /// Returns the writer of a ring. A ring has one writer.
     pub fn ring(&self, ring: usize) -> Option<RingWriter> {
-        (ring < self.size.rings).then(|| RingWriter { journal: self.clone(), ring, reserved: 0 })
+        if ring >= self.size.rings {
+            return None;
+        }
+        self.cell(super::USED_RINGS).fetch_max(ring as u64 + 1, Ordering::AcqRel);
+        Some(RingWriter { journal: self.clone(), ring, reserved: 0 })
     }
 }
 

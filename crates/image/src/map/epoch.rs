@@ -8,8 +8,10 @@
 //! then the words. So at least one of them sees the other.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use super::order;
 
 /// Epoch of a map and the slots of its channels.
 #[derive(Debug)]
@@ -52,12 +54,12 @@ impl Epochs {
 
     /// Ends the epoch, after the owner has replaced words. Returns the epoch that ended.
     pub fn advance(&self) -> u64 {
-        self.now.fetch_add(1, Ordering::SeqCst)
+        order::end_epoch(&self.now)
     }
 
     /// Returns the oldest epoch that a channel shows, `u64::MAX` if none shows one.
     pub fn oldest(&self) -> u64 {
-        fence(Ordering::SeqCst);
+        order::before_slots::<AtomicU64>();
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = slots.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|one| *one > 0);
         shown.min().unwrap_or(u64::MAX)
@@ -68,14 +70,15 @@ impl EpochSlot {
     /// Joins the present epoch. Words that are loaded after this call stay valid until
     /// [`Self::leave`].
     pub fn enter(&mut self) -> Hold {
-        let now = self.epochs.now.load(Ordering::SeqCst);
+        let now = if self.requests.is_empty() {
+            order::publish_epoch(&self.epochs.now, &*self.published)
+        } else {
+            // An older epoch is shown, which holds everything that is removed from now on.
+            self.epochs.now.load(Ordering::SeqCst)
+        };
         match self.requests.back_mut() {
             Some((epoch, count)) if *epoch == now => *count += 1,
             _ => self.requests.push_back((now, 1)),
-        }
-        if self.requests.len() == 1 && self.published.load(Ordering::Relaxed) == 0 {
-            self.published.store(now, Ordering::Release);
-            fence(Ordering::SeqCst);
         }
         Hold(now)
     }

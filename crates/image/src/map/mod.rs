@@ -5,6 +5,7 @@
 //! page. Pages come from a pool of the process. The owner unlinks pages that it can load again.
 
 mod epoch;
+pub(crate) mod order;
 mod pages;
 mod word;
 
@@ -137,18 +138,7 @@ impl Map {
     /// it was.
     pub fn add_blocks(&self, page: PageId, granule: u64, cluster: Word, blocks: u16) -> bool {
         let Some(cell) = self.cell(page, granule) else { return false };
-        let mut now = cell.load(Ordering::Acquire);
-        loop {
-            let word = Word::from_bits(now);
-            if !word.is_same_cluster(cluster) {
-                return false;
-            }
-            let new = word.with_blocks(blocks).bits();
-            match cell.compare_exchange(now, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return true,
-                Err(other) => now = other,
-            }
-        }
+        order::add_blocks(cell, cluster, blocks)
     }
 
     /// Replaces a word of a page and returns the former one. For the owner.

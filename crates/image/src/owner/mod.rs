@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::ImageError;
 use crate::format::Format;
-use crate::journal::{JournalError, JournalOwner};
+use crate::journal::{JournalError, JournalOwner, Record};
 use crate::map::{Kind, PageId, Word};
 use crate::planted::{Bug, is_planted};
 use crate::shared::{Answer, AnswerKind, Question, Shared};
@@ -106,6 +106,11 @@ impl<F: Format> Owner<F> {
         !self.is_in_round && (!self.flushes.is_empty() || makes_room)
     }
 
+    /// Returns the number of questions that wait for space.
+    pub fn waiting_for_room(&self) -> usize {
+        self.no_room.len()
+    }
+
     /// Returns whether questions wait for space on the storage that no freed cluster will give.
     pub fn is_full(&self) -> bool {
         !self.no_room.is_empty() && self.freed.is_empty() && self.journal.has_room(1)
@@ -124,15 +129,19 @@ impl<F: Format> Owner<F> {
     /// Returns the newest committed word of a granule whose reference on disk is `on_disk`: the
     /// entry's, with the blocks of records that name the same cluster.
     fn newest(&self, granule: u64, on_disk: Word) -> Word {
+        self.newest_of(granule, on_disk, &self.journal.records(Some(granule)))
+    }
+
+    /// As [`Self::newest`], with records that are read already.
+    fn newest_of(&self, granule: u64, on_disk: Word, records: &[Record]) -> Word {
         let word = match self.journal.entry(granule) {
             None => on_disk,
             Some((_, entry)) if !entry.is_granted() => entry.word,
             Some((_, entry)) if entry.zero_number > 0 => Word::ZERO,
             Some(_) => on_disk,
         };
-        let same = |record: &crate::journal::Record| word.is_same_cluster(record.blocks);
-        let records = self.journal.records(Some(granule));
-        let blocks = records.iter().filter(|one| same(one)).fold(0, |m, one| m | one.blocks.mask());
+        let is_ours = |one: &&Record| one.granule == granule && word.is_same_cluster(one.blocks);
+        let blocks = records.iter().filter(is_ours).fold(0, |mask, one| mask | one.blocks.mask());
         if blocks == 0 { word } else { word.with_blocks(blocks) }
     }
 
@@ -154,8 +163,9 @@ impl<F: Format> Owner<F> {
         let granules = map.layout().granules_of(page);
         let mut words: Vec<_> = granules.clone().map(|_| Word::ASK).collect();
         self.format.load(granules.start, &mut words).await?;
+        let records = self.journal.records(None);
         for (granule, word) in granules.zip(&mut words) {
-            *word = self.newest(granule, *word);
+            *word = self.newest_of(granule, *word, &records);
         }
         if self.shared.map.link(page, &words).is_none() {
             self.recycle_pages();

@@ -76,24 +76,42 @@ impl<F: Format> Owner<F> {
         round
     }
 
+    /// Runs a whole round.
+    pub async fn run_round(&mut self) {
+        let mut round = self.begin_round().await;
+        round.sync().await;
+        self.write_round(&mut round).await;
+        round.sync().await;
+        self.end_round(round);
+    }
+
+    /// Makes everything durable and frees what can be freed. All channels are closed.
+    ///
+    /// # Errors
+    /// Storage failed, now or before: what was written may be lost.
+    pub async fn close(&mut self) -> Result<(), ImageError> {
+        self.run_round().await;
+        while self.reclaim().await? {}
+        if self.shared.is_lost() {
+            return Err(ImageError::io("flush", 0)(std::io::Error::other("a flush failed")));
+        }
+        Ok(())
+    }
+
     async fn snapshot(&mut self, round: &mut Round<F::File>) -> Result<(), ImageError> {
         let entries = self.journal.entries();
         round.entries = entries.map(|(id, e)| (e.granule, id, e.number, e.word)).collect();
         let mut granules: BTreeSet<_> =
             round.entries.iter().map(|(granule, ..)| *granule).collect();
-        granules.extend(self.journal.records(None).into_iter().map(|record| record.granule));
+        let records = self.journal.records(None);
+        granules.extend(records.iter().map(|record| record.granule));
         for granule in granules {
-            let word = self.newest_loaded(granule).await?;
-            round.references.push((granule, word));
+            let mut on_disk = [Word::ASK];
+            self.format.load(granule, &mut on_disk).await?;
+            let [on_disk] = on_disk;
+            round.references.push((granule, self.newest_of(granule, on_disk, &records)));
         }
         self.format.prepare(&round.references).await
-    }
-
-    async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
-        let mut on_disk = [Word::ASK];
-        self.format.load(granule, &mut on_disk).await?;
-        let [on_disk] = on_disk;
-        Ok(self.newest(granule, on_disk))
     }
 
     /// Writes the references of a round.
@@ -101,7 +119,10 @@ impl<F: Format> Owner<F> {
         if is_planted(Bug::NewestWritten) {
             for at in 0..round.references.len() {
                 let granule = round.references[at].0;
-                round.references[at].1 = self.newest_loaded(granule).await.unwrap_or(Word::ASK);
+                let mut on_disk = [Word::ASK];
+                if self.format.load(granule, &mut on_disk).await.is_ok() {
+                    round.references[at].1 = self.newest(granule, on_disk[0]);
+                }
             }
         }
         round.is_written = true;

@@ -93,11 +93,7 @@ impl<F: Format> Owner<F> {
     }
 
     async fn write_all(&mut self) -> Result<(), ImageError> {
-        let mut round = self.begin_round().await;
-        round.sync().await;
-        self.write_round(&mut round).await;
-        round.sync().await;
-        self.end_round(round);
+        self.run_round().await;
         if self.shared.is_lost() {
             let problem = "the journal of a former process could not be written";
             return Err(ImageError::io("write", 0)(std::io::Error::other(problem)));

@@ -98,8 +98,13 @@ impl std::ops::AddAssign for Seen {
 }
 
 /// A rule that was broken.
-#[derive(Debug)]
 struct Violation(String);
+
+impl std::fmt::Debug for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 struct World {
     mix: Mix,

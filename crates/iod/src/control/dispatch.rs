@@ -13,6 +13,7 @@ use super::ControlServer;
 use crate::disk_registry::DiskRegistry;
 use crate::handover;
 use crate::keeper_link::KeeperInfo;
+use crate::open_disk::Sources;
 
 /// Action after the reply to a line.
 #[derive(Debug)]
@@ -39,11 +40,12 @@ pub(crate) struct CallContext<'a> {
     pub(crate) server: &'a ControlServer,
 }
 
-/// Executes the call in a line.
+/// Executes the call in a line. `fds` are the descriptors that came with it.
 pub(crate) fn answer(
     disk_registry: &Arc<DiskRegistry>,
     call_context: &CallContext<'_>,
     line: &[u8],
+    fds: Vec<OwnedFd>,
 ) -> (Response, AfterReply) {
     let (id, call) = parse(line);
     let mut after = match call {
@@ -56,6 +58,10 @@ pub(crate) fn answer(
             after = AfterReply::Give(link);
             value
         }),
+        Ok(Call::DiskAttach(spec)) => {
+            let sources = Sources { memory: None, files: (0..).zip(fds).collect() };
+            disk_registry.attach(spec, sources).and_then(value)
+        }
         Ok(Call::DiskWaitFull(full)) => {
             let reply = disk_registry.wait_full(full.known.as_ref(), call_context.stream);
             reply.and_then(value)
@@ -130,7 +136,6 @@ fn carry_out(
     call: Call,
 ) -> Result<Value, RpcError> {
     match call {
-        Call::DiskAttach(spec) => value(disk_registry.attach(spec)?),
         Call::DiskActivate(disk) => value(disk_registry.activate(&disk.id)?),
         Call::DiskDeactivate(disk) => value(disk_registry.deactivate(&disk.id)?),
         Call::DiskPause(disk) => value(disk_registry.pause(&disk.id)?),
@@ -172,7 +177,8 @@ fn carry_out(
             Ok(Value::Object(Default::default()))
         }
         // The caller handles these calls: they need its connection.
-        Call::KeeperAdopt
+        Call::DiskAttach(_)
+        | Call::KeeperAdopt
         | Call::DiskWaitFull(_)
         | Call::ImageInfo(_)
         | Call::ImageCheck(_)

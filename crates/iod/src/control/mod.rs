@@ -4,6 +4,7 @@
 //! same disk.
 
 mod dispatch;
+mod incoming;
 pub(crate) mod lines;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::disk_registry::DiskRegistry;
 use crate::image_calls::ImageCalls;
 use dispatch::{AfterReply, CallContext, answer};
 pub(crate) use dispatch::{parse, refusal};
+use incoming::Incoming;
 use lines::Line;
 
 /// Most callers at a time. Each has a thread and a buffer, and the control plane needs a handful.
@@ -216,7 +218,7 @@ impl ControlServer {
     }
 
     fn serve(&self, key: u64, stream: &UnixStream) -> io::Result<()> {
-        let mut reader = BufReader::new(stream);
+        let mut reader = BufReader::new(Incoming::new(stream));
         let peer = sockopt::socket_peercred(stream)?;
         let (is_us, stream_fd) = (peer.uid == geteuid(), stream.as_fd());
         let call_context = CallContext { is_us, stream: stream_fd, end: &self.end, server: self };
@@ -229,10 +231,11 @@ impl ControlServer {
                     return send(stream, &refusal(code::INVALID_REQUEST, message));
                 }
             };
+            let fds = reader.get_mut().take_fds();
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let (response, after) = answer(&self.disk_registry, &call_context, &line);
+            let (response, after) = answer(&self.disk_registry, &call_context, &line, fds);
             if let AfterReply::HandedOver = after {
                 // A caller that does not read must not keep this process alive, because it serves
                 // nothing else.

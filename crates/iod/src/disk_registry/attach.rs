@@ -9,29 +9,27 @@ use super::{DiskEntry, DiskRegistry, reply, wrong_state};
 use crate::error::failed;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::lifecycle::{Phase, StableState, Verb, VerbRefused};
-use crate::limits::check_open_files;
+use crate::limits::{check_open_files, of_tree};
+use crate::open_disk::Sources;
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
-    /// Opens a disk and listens. Activates it if the spec asks for that. When this returns,
-    /// front-ends can connect.
+    /// Opens a disk from `sources` and the paths of its spec, and listens. Activates it if the spec
+    /// asks for that. When this returns, front-ends can connect.
     ///
     /// # Errors
     /// The id is in use, too few open files are free, or the image or socket cannot be opened.
-    pub fn attach(&self, spec: DiskSpec) -> Result<DiskReply, RpcError> {
+    pub fn attach(&self, spec: DiskSpec, sources: Sources) -> Result<DiskReply, RpcError> {
         let id = spec.id.clone();
         let goal = if spec.activate { StableState::Active } else { StableState::Attached };
         self.admit(&spec, Phase::Busy(Verb::Attach, goal))?;
-        let attached = ServedDisk::open(spec, Arc::clone(&self.pool)).and_then(|served_disk| {
+        let opened = ServedDisk::open(spec, sources, Arc::clone(&self.pool));
+        let attached = opened.and_then(|served_disk| {
             self.show(&id, &served_disk);
             self.serve_new(&served_disk).map(|()| served_disk)
         });
         self.end(&mut self.disks(), &id, attached.is_ok());
-        let described = |served_disk: Arc<ServedDisk>| {
-            let notes = served_disk.block_size_note().into_iter().collect();
-            DiskReply { notes, ..reply(&served_disk) }
-        };
-        attached.map(described).map_err(failed)
+        attached.map(|served_disk| reply(&served_disk)).map_err(failed)
     }
 
     /// Publishes a disk that is being attached, so that `stats` shows it.
@@ -81,16 +79,9 @@ impl DiskRegistry {
             let refused = entry.phase.begin(Verb::Attach).err().unwrap_or(VerbRefused::Exists);
             return Err(wrong_state(refused));
         }
-        let taken = self.taken_files(&disks);
+        let taken = self.taken_files(&disks).saturating_add(of_tree(&spec.backend));
         check_open_files(self.open_files, taken, spec.queues).map_err(failed)?;
-        let entry = DiskEntry {
-            phase,
-            queues: spec.queues,
-            served_disk: None,
-            refused: None,
-            is_record_outdated: false,
-        };
-        disks.by_id.insert(spec.id.clone(), entry);
+        disks.by_id.insert(spec.id.clone(), DiskEntry::new(phase, spec));
         drop(disks);
         self.limit_memory_files();
         Ok(())

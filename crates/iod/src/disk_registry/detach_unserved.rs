@@ -7,7 +7,7 @@ use vhost_user::Listener;
 use super::DiskRegistry;
 use super::restore::FencePatience;
 use crate::error::error_chain;
-use crate::keeper_client::{PreservedDisk, PreservedDiskRecord, PreservedFds};
+use crate::keeper_client::{PreservedDisk, PreservedDiskRecord};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
@@ -44,11 +44,11 @@ impl DiskRegistry {
 
     /// Removes the socket of a disk that is not open, and forgets the disk.
     pub(super) fn detach_refused(&self, id: &str) -> Result<(), ServedDiskError> {
-        let PreservedFds { listener, exports, .. } = self.kept(id)?;
-        if listener.is_none() {
+        let sockets = self.kept_entry(id)?.sockets;
+        if sockets.is_empty() {
             self.sweep(id);
         }
-        for socket in listener.into_iter().chain(exports) {
+        for socket in sockets {
             drop(Listener::adopt(socket)?);
         }
         self.forget(id);

@@ -23,12 +23,12 @@ use std::time::Instant;
 
 use model::report::{DiskState, Stats};
 use model::rpc::{DiskReply, FullReply, RpcError, code};
-use model::spec::PollSpec;
+use model::spec::{DiskSpec, PollSpec};
 
 use crate::error::failed;
 use crate::keeper_client::KeeperClient;
 use crate::lifecycle::{Phase, VerbRefused};
-use crate::limits::{MEMORY_FILES, of_disks};
+use crate::limits::{MEMORY_FILES, of_disks, of_tree};
 use crate::metrics::{Source, page};
 use crate::nic_registry::NicRegistry;
 use crate::open_disk::reported;
@@ -72,6 +72,8 @@ struct Disks {
 struct DiskEntry {
     phase: Phase,
     queues: u16,
+    /// Open files of its tree beyond those that every disk may use.
+    tree_files: u64,
     /// `None` while the disk is being opened, and if it cannot be opened.
     served_disk: Option<Arc<ServedDisk>>,
     /// Set if the preserved disk cannot be reopened in the state its guest saw.
@@ -79,6 +81,15 @@ struct DiskEntry {
     /// True if the preserved record is outdated: a verb changed the disk, but could not preserve
     /// the change.
     is_record_outdated: bool,
+}
+
+impl DiskEntry {
+    /// Creates the entry of a disk that is neither served nor refused.
+    fn new(phase: Phase, spec: &DiskSpec) -> Self {
+        let (queues, tree_files) = (spec.queues, of_tree(&spec.backend));
+        let (served_disk, refused) = (None, None);
+        Self { phase, queues, tree_files, served_disk, refused, is_record_outdated: false }
+    }
 }
 
 impl DiskRegistry {
@@ -111,6 +122,8 @@ impl DiskRegistry {
     /// Returns the number of open files that all devices may use, with usual guest memory.
     fn device_files(&self, disks: &Disks) -> u64 {
         let others = disks.exported_files().saturating_add(self.nics.files());
+        let trees = disks.by_id.values().map(|entry| entry.tree_files);
+        let others = trees.fold(others, u64::saturating_add);
         of_disks(disks.by_id.values().map(|entry| entry.queues), others)
     }
 

@@ -8,6 +8,7 @@ use model::rpc::{DiskReply, RpcError};
 use super::{DiskEntry, DiskRegistry, Disks, refusal, reply, wrong_state};
 use crate::error::{error_chain, failed};
 use crate::keeper_client::{PreserveError, PreservedDisk, PreservedDiskRecord, PreservedFds};
+use crate::keeper_link::PreservedEntry;
 use crate::lifecycle::{Phase, StableState, Verb, VerbDecision};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
@@ -73,7 +74,7 @@ impl DiskRegistry {
                 }
             };
             let phase = Phase::Busy(Verb::Restore, goal(&preserved_disk));
-            let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
+            let id = preserved_disk.spec.id.clone();
             // From here on, `stats` shows a disk whose storage hangs.
             let reason = BEING_OPENED.into();
             let refused = Some(Arc::new(RefusedDisk {
@@ -81,8 +82,7 @@ impl DiskRegistry {
                 reason,
                 novel: false,
             }));
-            let entry =
-                DiskEntry { phase, queues, served_disk: None, refused, is_record_outdated: false };
+            let entry = DiskEntry { refused, ..DiskEntry::new(phase, &preserved_disk.spec) };
             self.disks().by_id.insert(id.clone(), entry);
             let (disk_registry, twin) = (Arc::clone(self), preserved_disk.clone());
             let work = move || disk_registry.restore_with_retries(twin);
@@ -102,12 +102,11 @@ impl DiskRegistry {
 
     /// Publishes a disk whose record has an unknown format.
     fn show_novel(&self, preserved_disk: PreservedDisk, reason: String) {
-        let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
+        let id = preserved_disk.spec.id.clone();
         tracing::error!(disk = id, "disk refused, guest I/O is blocked: {reason}");
+        let entry = DiskEntry::new(Phase::At(StableState::Refused), &preserved_disk.spec);
         let refused = Some(Arc::new(RefusedDisk { preserved_disk, reason, novel: true }));
-        let phase = Phase::At(StableState::Refused);
-        let entry =
-            DiskEntry { phase, queues, served_disk: None, refused, is_record_outdated: false };
+        let entry = DiskEntry { refused, ..entry };
         self.disks().by_id.insert(id, entry);
     }
 
@@ -132,7 +131,8 @@ impl DiskRegistry {
             }
             // This returns when the storage answers, with any result. Only this thread blocks on
             // hung storage.
-            drop(crate::open_disk::open(&spec, None));
+            let sources = self.kept(&id).map(|kept| kept.sources).unwrap_or_default();
+            drop(crate::open_disk::open(&spec, sources));
             next = self.once_more(&id, pause);
             pause = (pause * 2).min(LAST_RETRY);
         }
@@ -300,11 +300,17 @@ impl DiskRegistry {
     }
 
     pub(super) fn kept(&self, id: &str) -> Result<PreservedFds, ServedDiskError> {
-        let os = |source| ServedDiskError::Os { action: "share sockets", source };
-        let preserved_entry =
-            self.keeper_client.disk(id).ok_or(ServedDiskError::Gone)?.map_err(os)?;
-        Ok(PreservedFds::from(preserved_entry))
+        PreservedFds::read(self.kept_entry(id)?).map_err(os)
     }
+
+    /// Returns the keeper's entry of a disk, which may have an unknown format.
+    pub(super) fn kept_entry(&self, id: &str) -> Result<PreservedEntry, ServedDiskError> {
+        self.keeper_client.disk(id).ok_or(ServedDiskError::Gone)?.map_err(os)
+    }
+}
+
+fn os(source: std::io::Error) -> ServedDiskError {
+    ServedDiskError::Os { action: "share sockets", source }
 }
 
 /// Returns the stable state that a disk has after its restore.

@@ -57,8 +57,8 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
     novel["novel"] = json!(true);
     for (data, why) in [
         (
-            json!({"format": 2, "spec": spec(folder.path())}),
-            "format 2, and this program reads up to 1",
+            json!({"format": 3, "spec": spec(folder.path()), "fds": ["novel", "memory"]}),
+            "format 3, and this program reads up to 2",
         ),
         (json!({"format": 1, "spec": novel, "active": true}), "unknown field `novel`"),
         (json!({"format": "x", "spec": spec(folder.path())}), "has no format"),
@@ -104,7 +104,9 @@ fn a_detach_that_cannot_be_held_is_none() {
         answer(&keeper, Some("not this either"));
         last
     });
-    disk_registry.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
+    disk_registry
+        .attach(serde_json::from_value(spec(folder.path())).unwrap(), Default::default())
+        .unwrap();
     let error = disk_registry.detach("d", true).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
     assert_eq!(disk_registry.stats(Some("d")).unwrap().disks[0].state, DiskState::Active);

@@ -121,12 +121,10 @@ impl DiskRegistry {
         // NICs first: a disk that waits for its storage must not delay frames.
         self.nics.take_over(arrived.nics);
         for ReceivedDisk { preserved_disk, incoming_disk } in arrived.disks {
-            let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
+            let id = preserved_disk.spec.id.clone();
             let served_disk = Arc::clone(&incoming_disk.served_disk);
-            let (phase, refused) = (Phase::At(rest(&preserved_disk)), None);
-            let shown = Some(Arc::clone(&served_disk));
-            let entry =
-                DiskEntry { phase, queues, served_disk: shown, refused, is_record_outdated: false };
+            let entry = DiskEntry::new(Phase::At(rest(&preserved_disk)), &preserved_disk.spec);
+            let entry = DiskEntry { served_disk: Some(Arc::clone(&served_disk)), ..entry };
             let mut disks = self.disks();
             served_disk.set_poll_defaults(disks.poll.spec());
             disks.by_id.insert(id, entry);

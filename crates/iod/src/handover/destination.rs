@@ -175,7 +175,7 @@ fn arrange_disks(
             .with_context(|| format!("the keeper has no record of disk {id:?}"))??;
         let incoming_disk = ServedDisk::from_handover_state(
             preserved_disk.clone(),
-            PreservedFds::from(preserved_entry),
+            PreservedFds::read(preserved_entry)?,
             disk,
             fds,
             Arc::clone(pool),

@@ -20,9 +20,9 @@
 //!    |<-answer--| ends, touching nothing     |<-- Ready -----------|
 //! ```
 //! Everything that takes time happens before the source quiesces. Sockets, memory, kicks, calls,
-//! in-flight regions, images and TAP queues travel as descriptors. Locks belong to open files, so
-//! they are never free during the handover. The keeper has the listening sockets and the memory of
-//! memory disks.
+//! in-flight regions, files of disks and TAP queues travel as descriptors. Locks belong to open
+//! files, so they are never free during the handover. The keeper has the listening sockets, the
+//! memory of memory disks and the files that were handed in.
 //!
 //! # Invariants
 //! - Only `Go` makes the destination serve, and the source never serves after it. A destination
@@ -62,7 +62,7 @@ pub(crate) use source::upgrade;
 /// during the second part.
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
 /// Formats of disk records that are read and written, without those of sessions.
-const DISK_FORMATS: FormatRange = FormatRange { oldest: 1, newest: 3 };
+const DISK_FORMATS: FormatRange = FormatRange { oldest: 1, newest: 4 };
 /// Formats of NIC and network records that are read and written.
 const NIC_FORMATS: FormatRange = FormatRange { oldest: 1, newest: NIC_FORMAT };
 /// Longest time for storage to complete I/O in flight. Guests wait.

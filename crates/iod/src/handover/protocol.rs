@@ -230,11 +230,12 @@ mod tests {
     /// Samples of each format, written when that format was the newest.
     const FIRST: &str = include_str!("../../tests/fixtures/disk-1.json");
     const SECOND: &str = include_str!("../../tests/fixtures/disk-2.json");
-    const DISK: &str = include_str!("../../tests/fixtures/disk-3.json");
+    const THIRD: &str = include_str!("../../tests/fixtures/disk-3.json");
+    const DISK: &str = include_str!("../../tests/fixtures/disk-4.json");
 
     #[test]
     fn every_recorded_format_is_read_and_written_byte_for_byte() {
-        for text in [FIRST, SECOND, DISK] {
+        for text in [FIRST, SECOND, THIRD, DISK] {
             let disk = read_disk(text.as_bytes()).unwrap();
             assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", text);
             // An unknown field is refused, because ignoring it would lose its meaning.
@@ -246,18 +247,18 @@ mod tests {
     #[test]
     fn a_record_from_the_future_is_refused_by_its_format() {
         // The version alone decides, whatever other fields there are.
-        let future = DISK.replacen("\"version\": 3", "\"version\": 4, \"novel\": []", 1);
+        let future = DISK.replacen("\"version\": 4", "\"version\": 5, \"novel\": []", 1);
         let error = read_disk(future.as_bytes()).unwrap_err().to_string();
-        assert!(error.contains("has format 4, and this program reads 1 to 3"), "{error}");
+        assert!(error.contains("has format 5, and this program reads 1 to 4"), "{error}");
         for odd in ["0", "18446744073709551615"] {
-            let odd = DISK.replacen("\"version\": 3", &format!("\"version\": {odd}"), 1);
+            let odd = DISK.replacen("\"version\": 4", &format!("\"version\": {odd}"), 1);
             assert!(
                 matches!(read_disk(odd.as_bytes()), Err(HandoverError::Format { .. })),
                 "{odd}"
             );
         }
         for odd in ["-1", "\"3\"", "null", "[3]"] {
-            let odd = DISK.replacen("\"version\": 3", &format!("\"version\": {odd}"), 1);
+            let odd = DISK.replacen("\"version\": 4", &format!("\"version\": {odd}"), 1);
             assert!(matches!(read_disk(odd.as_bytes()), Err(HandoverError::Odd(_))), "{odd}");
         }
     }

@@ -78,7 +78,7 @@ pub(crate) fn upgrade(
     let served_disks = disk_registry.begin_upgrade()?;
     // The destination gets the sockets as they are.
     let _fixed = disk_registry.keeper_client().fix_sockets();
-    let handed = check_all_can_quiesce(&served_disks)
+    let handed = for_each_disk(&served_disks, ServedDisk::check_can_quiesce)
         .and_then(|()| hand_over(server, disk_registry, &served_disks, binary));
     match handed {
         Ok(reply) => {
@@ -98,9 +98,13 @@ pub(crate) fn upgrade(
     }
 }
 
-fn check_all_can_quiesce(served_disks: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
+/// Checks each disk. The error names the first one that fails.
+fn for_each_disk(
+    served_disks: &[Arc<ServedDisk>],
+    check: impl Fn(&ServedDisk) -> Result<(), ServedDiskError>,
+) -> Result<(), HandoverAborted> {
     served_disks.iter().try_for_each(|served_disk| {
-        served_disk.check_can_quiesce().map_err(|source| {
+        check(served_disk).map_err(|source| {
             let id = served_disk.spec().id.clone();
             HandoverAborted::Disk { id, source }
         })
@@ -136,6 +140,7 @@ fn send_state(
 ) -> Result<UpgradeReply, HandoverAborted> {
     let Destination { pid, version, disks: disk_formats, nics: nic_formats } =
         receive_hello(way, disk_registry.nics().has_any())?;
+    for_each_disk(served_disks, |disk| disk.check_handover_format(disk_formats.record))?;
     settle(served_disks, disk_registry);
     let began = Instant::now();
     let quiesced_devices =

@@ -102,14 +102,7 @@ impl KeeperClient {
         preserved_disk: &PreservedDisk,
         preserved_fds: PreservedFds,
     ) -> Result<(), PreserveError> {
-        let data = serde_json::to_value(preserved_disk)?;
-        let PreservedFds { listener, memory, exports } = preserved_fds;
-        let sockets = listener.into_iter().chain(exports).collect();
-        let stop_ms = preserved_disk.spec.stop_deadline_ms;
-        self.replace(
-            key(&preserved_disk.spec.id),
-            PreservedEntry { sockets, data, fds: memory.into_iter().collect(), stop_ms },
-        )
+        self.replace(key(&preserved_disk.spec.id), preserved_fds.entry(preserved_disk)?)
     }
 
     /// Preserves an entry that does not belong to a disk.
@@ -330,10 +323,8 @@ impl KeeperClient {
             }
         };
         let preserved_entry = self.disk(&preserved_disk.spec.id)?;
-        Some(
-            preserved_entry
-                .map(|preserved_entry| (preserved_disk, PreservedFds::from(preserved_entry))),
-        )
+        let preserved_fds = preserved_entry.and_then(PreservedFds::read);
+        Some(preserved_fds.map(|preserved_fds| (preserved_disk, preserved_fds)))
     }
 
     /// Returns all preserved disks.

@@ -10,6 +10,7 @@
 //! them.
 
 mod client;
+mod fd_role;
 mod keys;
 mod link_loop;
 mod record;
@@ -19,15 +20,14 @@ mod start_info;
 mod tests;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use model::export::ExportSpec;
-use model::spec::DiskSpec;
+use model::spec::{Backend, DiskSpec};
 use serde::{Deserialize, Serialize};
 use vhost_user::ListenerParts;
 
-use crate::keeper_link::PreservedEntry;
+use crate::open_disk::Sources;
 pub use client::KeeperClient;
 pub(crate) use record::PreservedDiskRecord;
 
@@ -36,12 +36,14 @@ pub(crate) const SAY_DEADLINE: Duration = Duration::from_secs(5);
 /// Key of the control socket. Keys of disks contain a slash.
 pub(crate) const CONTROL: &str = "control";
 
-/// Newest format of [`PreservedDisk`] that is read, and the format that is written. A new field
-/// that older workers may ignore needs no new format.
-pub(crate) const HELD_FORMAT: u32 = 1;
+/// Newest format of [`PreservedDisk`] that is read. A new field that older workers may ignore needs
+/// no new format.
+pub(crate) const HELD_FORMAT: u32 = 2;
+/// Format of a disk whose backend is plain ([`Backend::is_plain`]). Every worker reads it.
+const PLAIN_FORMAT: u32 = 1;
 
 fn first_format() -> u32 {
-    1
+    PLAIN_FORMAT
 }
 
 /// Disk as its next worker finds it.
@@ -66,15 +68,29 @@ pub struct PreservedDisk {
     /// Size of a block in bytes that guests were told. Older workers do not record it.
     #[serde(default)]
     pub block_size: Option<u32>,
-    /// Identity of the image file or device.
+    /// Identity of the image file or device of a plain backend.
     #[serde(default)]
     pub identity: Option<Identity>,
+    /// Identities of the files of any other backend, top first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub identities: Vec<Identity>,
     /// NBD exports of the disk.
     #[serde(default)]
     pub exports: Vec<ExportSpec>,
 }
 
 impl PreservedDisk {
+    /// Returns the format in which a disk of this backend is preserved. Workers that know only plain
+    /// backends must not continue with others.
+    pub(crate) fn format_of(backend: &Backend) -> u32 {
+        if backend.is_plain() { PLAIN_FORMAT } else { HELD_FORMAT }
+    }
+
+    /// Returns the identities of all files, top first. Old records may have none.
+    pub(crate) fn file_identities(&self) -> &[Identity] {
+        if self.identities.is_empty() { self.identity.as_slice() } else { &self.identities }
+    }
+
     /// Returns whether an export has locked the image as a guest would.
     pub(crate) fn is_exported_for_writing(&self) -> bool {
         !self.active && self.exports.iter().any(|one| !one.read_only)
@@ -105,20 +121,11 @@ impl From<disk::FileIdentity> for Identity {
 pub struct PreservedFds {
     /// Listening socket for front-ends. `None` if the disk connects to its front-end.
     pub listener: Option<ListenerParts>,
-    /// Descriptor of a memory disk's bytes.
-    pub memory: Option<OwnedFd>,
+    /// Bytes of a memory disk, and files that were handed in.
+    pub sources: Sources,
     /// Listening sockets of the exports, in the order of [`PreservedDisk::exports`]. Empty for a
     /// disk that connects to its front-end.
     pub exports: Vec<ListenerParts>,
-}
-
-impl From<PreservedEntry> for PreservedFds {
-    fn from(preserved_entry: PreservedEntry) -> Self {
-        let PreservedEntry { sockets, fds, .. } = preserved_entry;
-        let mut sockets = sockets.into_iter();
-        let listener = sockets.next();
-        Self { listener, memory: fds.into_iter().next(), exports: sockets.collect() }
-    }
 }
 
 /// Error: the keeper did not preserve an entry.

@@ -71,10 +71,48 @@ fn glimpse(id: &str, data: &Value) -> PreservedDisk {
         size: part(data, "size"),
         block_size: part(data, "block_size"),
         identity: None,
+        identities: Vec::new(),
         exports: Vec::new(),
     }
 }
 
 fn part<T: for<'a> Deserialize<'a>>(of: &Value, name: &str) -> Option<T> {
     serde_json::from_value(of.get(name)?.clone()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples of each format, written when that format was the newest.
+    const PLAIN: &str = include_str!("../../tests/fixtures/preserved-disk-1.json");
+    const TREE: &str = include_str!("../../tests/fixtures/preserved-disk-2.json");
+
+    #[test]
+    fn every_recorded_format_is_read_and_written_byte_for_byte() {
+        for (text, format, files) in [(PLAIN, 1, 1), (TREE, 2, 2)] {
+            let data = serde_json::from_str(text).unwrap();
+            let PreservedDiskRecord::Known(disk) = PreservedDiskRecord::read("d1", &data) else {
+                panic!("{text}")
+            };
+            assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", text);
+            assert_eq!(PreservedDisk::format_of(&disk.spec.backend), format);
+            assert_eq!(disk.file_identities().len(), files);
+        }
+    }
+
+    #[test]
+    fn a_tree_from_the_future_is_shown_as_far_as_it_is_known() {
+        let read = |text: &str| {
+            PreservedDiskRecord::read("d1", &serde_json::from_str(text).unwrap()).held().clone()
+        };
+        let future = TREE.replace("\"format\": 2", "\"format\": 3");
+        assert_eq!(
+            read(&future).spec.backend.to_string(),
+            "fd:3 over 8388608 bytes at 1048576 of /img/a.raw"
+        );
+        let novel = future.replace("\"raw\"", "\"novel\"");
+        assert_eq!(read(&novel).spec.backend, Backend::Null(0));
+        assert_eq!(read(&novel).size, Some(1 << 20));
+    }
 }

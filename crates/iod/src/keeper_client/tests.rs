@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vhost_user::StopSignal;
 
 use super::*;
-use crate::keeper_link::{KeeperMessage, Link, WorkerMessage};
+use crate::keeper_link::{KeeperMessage, Link, PreservedEntry, WorkerMessage};
 
 fn holding(data: u64) -> PreservedEntry {
     PreservedEntry { data: data.into(), ..PreservedEntry::default() }

@@ -136,7 +136,7 @@ fn states(page: &mut Page, disks: &[DiskStats]) {
 
 fn counters(page: &mut Page, disks: &[DiskStats]) {
     type Count = fn(&DiskStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Count); 13] = [
+    let families: [(&'static str, Option<&str>, &str, Count); 14] = [
         ("ringway_disk_read_bytes", Some("bytes"), "Bytes that were read.", |disk| {
             disk.bytes.read as f64
         }),
@@ -168,6 +168,12 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
             None,
             "Requests that failed because each was alone in flight when a process died by its own fault.",
             |disk| disk.failed_suspects as f64,
+        ),
+        (
+            "ringway_disk_small_writes",
+            None,
+            "Read-modify-writes for requests smaller than the blocks of the storage.",
+            |disk| disk.small_writes as f64,
         ),
         (
             "ringway_disk_storage_errors",

@@ -1,5 +1,6 @@
 //! The `ringway-blk` program, which serves one disk.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -8,13 +9,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use model::spec::Backend;
+use model::spec::{Backend, FileRef};
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::{StopSignal, Woken};
 
 use crate::inherited_fds::{adopt, connected, report_ready};
 use crate::keeper::{Keeper, KeeperConfig, ServiceManager};
 use crate::keeper_client::KeeperClient;
+use crate::open_disk::Sources;
 use crate::options::blk::{BlkOptions, CAPABILITIES};
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{ServedDisk, SocketRole};
@@ -45,6 +47,7 @@ pub fn main() -> ExitCode {
 fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
     // Check the spec first: a mistake in it would stop every worker.
     let spec = options.spec()?;
+    handed_in(&spec.backend)?;
     limits::raise_open_files();
     let setup = KeeperConfig {
         program: PROGRAM,
@@ -56,7 +59,7 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
         // No keeper can adopt this worker, so it ends with its keeper. Otherwise it would block the
         // next start. A memory disk is the exception: its bytes would end with the worker while a
         // guest uses them.
-        die_together: !matches!(spec.backend, Backend::Memory(_)),
+        die_together: !spec.backend.is_in_memory(),
     };
     Keeper::new(setup).run()
 }
@@ -72,8 +75,11 @@ fn work(options: &BlkOptions) -> anyhow::Result<()> {
 
 fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
+    // First, while no number is one of this process's own descriptors.
+    let sources = Sources { memory: None, files: handed_in(&spec.backend)? };
     let limit = limits::raise_open_files();
-    let taken = limits::of_disks([], 0);
+    let tree_files = limits::of_tree(&spec.backend);
+    let taken = limits::of_disks([], tree_files);
     limits::check_open_files(limit, taken, spec.queues)?;
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
@@ -83,14 +89,15 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     let size = asked.unwrap_or_else(|| PoolSize::of_host().at_most(spec.queues));
     let trials = keeper_client.as_ref().map(KeeperClient::faults).and_then(Trials::begin);
     let pool = Pool::start(size).context("cannot start reactors")?.with_trials(trials);
-    pool.memory_budget().limit_files(limit.saturating_sub(limits::of_disks([spec.queues], 0)));
+    pool.memory_budget()
+        .limit_files(limit.saturating_sub(limits::of_disks([spec.queues], tree_files)));
     let pool = Arc::new(pool);
     let held = keeper_client.as_ref().and_then(KeeperClient::only_disk).transpose()?;
     let served_disk = match held {
         Some((preserved_disk, preserved_fds)) => {
             ServedDisk::restore(&preserved_disk, preserved_fds, pool)?
         }
-        None => ServedDisk::open(spec, pool)?,
+        None => ServedDisk::open(spec, sources, pool)?,
     };
     let disk = Disk { options, served_disk, keeper_client, end };
     let served = disk.serve(ready);
@@ -98,6 +105,19 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     let left = disk.leave(served.is_ok());
     served?;
     left
+}
+
+/// Returns duplicates of the inherited descriptors that a tree names.
+fn handed_in(backend: &Backend) -> anyhow::Result<BTreeMap<u32, OwnedFd>> {
+    let numbers = backend.files().filter_map(|file| match file {
+        FileRef::Path(_) => None,
+        FileRef::Fd { fd } => Some(*fd),
+    });
+    let own = |number: u32| {
+        let context = || format!("--backend: fd:{number} is not open; start this program with it");
+        Ok((number, adopt(i32::try_from(number)?).with_context(context)?))
+    };
+    numbers.map(own).collect()
 }
 
 /// The disk and the events that end it.

@@ -98,20 +98,6 @@ pub enum ServedDiskError {
         /// Size in bytes that guests were told.
         size: u64,
     },
-    /// Direct I/O needs larger blocks than while the disk was served before.
-    #[error(
-        "direct I/O on {} needs blocks of {found} bytes now, and guests were told {told}; put the \
-         image back on storage with such blocks and activate the disk, or detach it and attach it \
-         with cache=writeback", path.display()
-    )]
-    BlockSize {
-        /// Path of the image.
-        path: std::path::PathBuf,
-        /// Size of a block in bytes that direct I/O needs.
-        found: u32,
-        /// Size of a block in bytes that guests were told.
-        told: u32,
-    },
     /// The disk cannot be quiesced, because its storage takes too long.
     #[error(
         "the storage of {place} has not ended the requests in flight in time, and no other \
@@ -120,6 +106,17 @@ pub enum ServedDiskError {
     NotDrained {
         /// Name of the storage.
         place: String,
+    },
+    /// The next process does not know the disk's backend.
+    #[error(
+        "its backend is {backend}, and the new worker reads disk records up to format {record}, \
+         which have no such backends; detach the disk, or upgrade to a newer version"
+    )]
+    TreeUnknown {
+        /// Tree of the disk.
+        backend: String,
+        /// Newest format that both sides know.
+        record: u32,
     },
     /// The disk cannot be quiesced.
     #[error("{reason}")]

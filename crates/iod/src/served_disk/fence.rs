@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disk::{Disk, DiskError};
-use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::Woken;
 
@@ -121,7 +120,7 @@ impl ServedDisk {
         &self,
         deadline: Option<Instant>,
     ) -> Result<(), ServedDiskError> {
-        if !matches!(self.spec.backend, Backend::File(_)) {
+        if self.files.is_empty() {
             return Ok(());
         }
         let since = Instant::now();

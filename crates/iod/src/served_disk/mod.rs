@@ -22,13 +22,14 @@ mod stuck;
 mod tests;
 mod verbs;
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
-use disk::{Disk, FileDisk, Geometry};
+use disk::{Disk, Geometry};
 use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
@@ -37,8 +38,7 @@ pub use self::error::ServedDiskError;
 use self::nbd::NbdExport;
 pub use self::nbd::NbdExportError;
 use crate::deadline::run_with_deadline;
-use crate::keeper_client::Identity;
-use crate::open_disk::{Opened, block_size_note, open_again};
+use crate::open_disk::{Opened, Sources, TreeFile, open_again};
 use crate::pool::Pool;
 pub(crate) use fence::FenceWaiter;
 pub(crate) use poll::{PollOverrides, policy};
@@ -46,7 +46,7 @@ use queues::{NotifyMutex, StartedRings};
 pub(crate) use quiesce::{DiskFormats, DiskHandoverState, IncomingDisk, QuiescedDisk};
 use session_thread::DiskSessionThread;
 pub use session_thread::SocketRole;
-use stuck::{AbandonedIo, backend_text};
+use stuck::AbandonedIo;
 pub use stuck::{StuckError, StuckStorage};
 
 /// One opened disk behind its socket.
@@ -56,10 +56,10 @@ pub struct ServedDisk {
     disk: Arc<dyn Disk>,
     /// Descriptor of a memory disk's bytes.
     memory: Option<Arc<OwnedFd>>,
-    /// The disk, if it is a file or a block device.
-    image: Option<Arc<FileDisk>>,
-    /// Identity of the image file or device.
-    identity: Option<Identity>,
+    /// Files of the disk's tree, top first.
+    files: Vec<TreeFile>,
+    /// Descriptors that were handed in for the files, by their numbers in the spec.
+    handed_in: BTreeMap<u32, OwnedFd>,
     /// Listening socket for front-ends.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<BlkDevice>,
@@ -115,23 +115,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ServedDisk {
-    /// Opens the disk. It has no socket yet and is not locked.
+    /// Opens the disk from `sources` and the paths of its spec. It has no socket yet and is not
+    /// locked.
     ///
     /// # Errors
     /// The image cannot be opened, or no descriptors are left.
-    pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ServedDiskError> {
-        let opened = Self::open_disk(&spec, None, None)?;
-        let served_disk = Self::with(spec, opened, None, pool)?;
-        if let Some(note) = served_disk.block_size_note() {
-            tracing::warn!(disk = served_disk.spec.id, "{note}");
-        }
-        Ok(served_disk)
-    }
-
-    /// Returns what users should know about a block size that follows from the storage.
-    pub(crate) fn block_size_note(&self) -> Option<String> {
-        let is_block_device = self.identity.is_some_and(|identity| identity.inode == 0);
-        block_size_note(&self.spec, self.geometry(), is_block_device)
+    pub fn open(
+        spec: DiskSpec,
+        sources: Sources,
+        pool: Arc<Pool>,
+    ) -> Result<Arc<Self>, ServedDiskError> {
+        let opened = Self::open_disk(&spec, sources, None)?;
+        Self::with(spec, opened, None, pool)
     }
 
     fn with(
@@ -140,10 +135,10 @@ impl ServedDisk {
         listener: Option<Arc<Listener>>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let Opened { disk, memory, image, identity } = opened;
+        let Opened { disk, memory, files, handed_in } = opened;
         let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
-        if let Some(image) = &image {
-            pool.full_watch().add(&spec.id, backend_text(&spec), image);
+        for file in &files {
+            pool.full_watch().add(&spec.id, file.name.to_string(), &file.disk);
         }
         let options = DeviceOptions {
             id: spec.id.clone(),
@@ -163,8 +158,8 @@ impl ServedDisk {
             spec,
             disk,
             memory,
-            image,
-            identity: identity.map(Identity::from),
+            files,
+            handed_in,
             listener: Mutex::new(listener),
             device,
             front_end: Mutex::default(),
@@ -184,16 +179,16 @@ impl ServedDisk {
     /// closed.
     fn open_disk(
         spec: &DiskSpec,
-        memory: Option<OwnedFd>,
+        sources: Sources,
         size: Option<u64>,
     ) -> Result<Opened, ServedDiskError> {
         let deadline = Duration::from_millis(spec.stop_deadline_ms);
         let wanted = spec.clone();
         match run_with_deadline(Instant::now() + deadline, move || {
-            open_again(&wanted, memory, size)
+            open_again(&wanted, sources, size)
         }) {
             Ok(opened) => Ok(opened?),
-            Err(_) => Err(ServedDiskError::OpenHangs { place: backend_text(spec), deadline }),
+            Err(_) => Err(ServedDiskError::OpenHangs { place: spec.backend.place(), deadline }),
         }
     }
 
@@ -269,6 +264,11 @@ impl ServedDisk {
     /// Returns the number of requests that wait for space on the storage.
     pub fn waiting(&self) -> u64 {
         self.disk.stalled()
+    }
+
+    /// Returns the number of read-modify-writes that the blocks of the storage have caused.
+    pub fn small_writes(&self) -> u64 {
+        self.disk.small_writes()
     }
 
     /// Returns the virtio device with its statistics.

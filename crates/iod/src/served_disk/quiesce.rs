@@ -21,8 +21,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use blk::TokenBalance;
+use disk::{Disk as _, Geometry};
 use model::export::ExportSpec;
 use model::report::RingKind;
+use model::spec::{BlockSize, DiskSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vhost_user::{
@@ -36,6 +38,7 @@ use super::{FrontEnd, ServedDisk, ServedDiskError, lock};
 use crate::handover::BrokenRingState;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::message_boundary::{missed_deadline, wait_message_boundary};
+use crate::open_disk::{self, FileState, TreeFile};
 use crate::pool::Pool;
 
 /// Age of a request above which its storage counts as hung. Other guests must not wait for it.
@@ -56,7 +59,10 @@ pub(crate) struct DiskFormats {
     pub(crate) session: u32,
 }
 
-/// Handover record of a disk. Its descriptors follow: that of the image, then those of the session.
+/// First format that lists the files of a tree.
+const TREE_FORMAT: u32 = 4;
+
+/// Handover record of a disk. Its descriptors follow: those of the files, then those of the session.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DiskHandoverState {
@@ -65,13 +71,19 @@ pub(crate) struct DiskHandoverState {
     version: Option<u32>,
     /// Id of the disk. The keeper has all else about it.
     pub(crate) id: String,
-    /// True if the first descriptor is the image.
-    image: bool,
+    /// True if the first descriptor is the image. The formats from the fourth on omit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<bool>,
+    /// Files of the tree, top first, with a descriptor each. The formats before the fourth omit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    files: Option<Vec<FileState>>,
     /// Size in bytes that the guest was told.
     size: u64,
     block_size: u32,
-    /// True if a flush has failed, so that every later flush fails.
-    lost: bool,
+    /// True if a flush of the image has failed, so that every later flush fails. The formats from
+    /// the fourth on omit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lost: Option<bool>,
     session: Option<Value>,
     /// Token balance of the caps, which can be negative (debt). The first format omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,6 +91,17 @@ pub(crate) struct DiskHandoverState {
     /// Broken rings. The formats before the third omit them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     broken: Option<Vec<BrokenRingState>>,
+}
+
+impl DiskHandoverState {
+    /// Returns the files that have a descriptor each, top first.
+    fn files(&self) -> Vec<FileState> {
+        let (size, block_size) = (self.size, self.block_size);
+        let image = self.image == Some(true);
+        let lost = self.lost == Some(true);
+        let images = || image.then_some(FileState { size, block_size, lost });
+        self.files.clone().unwrap_or_else(|| images().into_iter().collect())
+    }
 }
 
 impl ServedDisk {
@@ -107,6 +130,17 @@ impl ServedDisk {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a process that reads disk records of this format can continue with the disk.
+    ///
+    /// # Errors
+    /// The backend is a tree that this format cannot tell.
+    pub(crate) fn check_handover_format(&self, record: u32) -> Result<(), ServedDiskError> {
+        if record >= TREE_FORMAT || self.spec.backend.is_plain() {
+            return Ok(());
+        }
+        Err(ServedDiskError::TreeUnknown { backend: self.spec.backend.to_string(), record })
     }
 
     /// Returns whether storage has had a request for so long that waiting for it makes no sense.
@@ -250,15 +284,22 @@ impl ServedDisk {
     /// Returns the handover record of a quiesced disk in these formats, and its descriptors.
     ///
     /// # Errors
-    /// The format is unknown.
+    /// The format is unknown, or cannot tell the disk's tree.
     pub(crate) fn to_handover_state<'a>(
         &'a self,
         quiesced_disk: &'a QuiescedDisk,
         formats: DiskFormats,
     ) -> Result<(DiskHandoverState, Vec<BorrowedFd<'a>>), ServedDiskError> {
+        self.check_handover_format(formats.record)?;
         let geometry = self.geometry();
-        let image = self.image.as_ref().map(|disk| disk.handover());
-        let mut fds: Vec<_> = image.map(|(file, _)| file.as_fd()).into_iter().collect();
+        let state_of = |file: &TreeFile| {
+            let Geometry { size, block_size, .. } = file.disk.geometry();
+            FileState { size, block_size, lost: file.disk.handover().1 }
+        };
+        let files: Vec<_> = self.files.iter().map(state_of).collect();
+        let mut fds: Vec<_> =
+            self.files.iter().map(|file| file.disk.handover().0.as_fd()).collect();
+        let lists_files = formats.record >= TREE_FORMAT;
         let session = match &quiesced_disk.session {
             Some(state) => {
                 let (data, more) = state.encode(formats.session)?;
@@ -270,10 +311,11 @@ impl ServedDisk {
         let written = DiskHandoverState {
             version: (formats.record > 1).then_some(formats.record),
             id: self.spec.id.clone(),
-            image: image.is_some(),
+            image: (!lists_files).then_some(!files.is_empty()),
             size: geometry.size,
             block_size: geometry.block_size,
-            lost: image.is_some_and(|(_, lost)| lost),
+            lost: (!lists_files).then(|| files.iter().any(|file| file.lost)),
+            files: lists_files.then_some(files),
             session,
             saved: (formats.record > 1).then(|| self.device.token_balance()),
             broken: (formats.record > 2).then(|| self.broken_rings()),
@@ -298,27 +340,18 @@ impl ServedDisk {
         fds: Vec<OwnedFd>,
         pool: Arc<Pool>,
     ) -> Result<IncomingDisk, ServedDiskError> {
-        let DiskHandoverState {
-            version: _,
-            id: _,
-            image,
-            size,
-            block_size,
-            lost,
-            session,
-            saved,
-            broken,
-        } = written;
+        let states = written.files();
+        let DiskHandoverState { size, block_size, session, saved, broken, .. } = written;
         // Use all of them: no process would accept on a forgotten socket after the upgrade. Sockets
         // of NBD exports go to `IncomingDisk`, and `IncomingDisk::take_over` restores the exports.
-        let PreservedFds { listener, memory, exports: sockets } = preserved_fds;
+        let PreservedFds { listener, sources, exports: sockets } = preserved_fds;
         let mut fds = fds.into_iter();
-        let opened = if image {
-            let image = fds.next().ok_or(ServedDiskError::Gone)?;
-            crate::open_disk::adopt(&preserved_disk.spec, image, (size, block_size), lost)?
-        } else {
-            crate::open_disk::open(&preserved_disk.spec, memory)?
-        };
+        let open_files = states.into_iter().zip(fds.by_ref()).map(|(state, fd)| (fd, state));
+        let open_files = open_files.collect();
+        // The guest goes on with the blocks that it was told.
+        let block_size = Some(BlockSize::Bytes(block_size));
+        let told = DiskSpec { block_size, ..preserved_disk.spec.clone() };
+        let opened = open_disk::adopt(&told, sources, open_files)?;
         if opened.disk.geometry().size != size {
             opened.disk.resize(Some(size))?;
         }

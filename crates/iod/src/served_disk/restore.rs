@@ -6,19 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use blk::TokenBalance;
-use model::spec::{Backend, DiskSpec};
+use model::spec::{BlockSize, DiskSpec};
 use vhost_user::Listener;
 
 use super::{ServedDisk, ServedDiskError, lock};
-use crate::keeper_client::{HELD_FORMAT, Identity, KeeperClient, PreservedDisk, PreservedFds};
-use crate::open_disk::Opened;
+use crate::keeper_client::{Identity, KeeperClient, PreservedDisk, PreservedFds};
+use crate::open_disk::{Opened, Sources, TreeFile, label};
 use crate::pool::Pool;
 
 impl ServedDisk {
     /// Returns the record that a new worker needs.
     pub fn to_preserved(&self) -> PreservedDisk {
+        let mut identities: Vec<_> =
+            self.files.iter().map(|file| Identity::from(file.identity)).collect();
+        let is_plain = self.spec.backend.is_plain();
+        let identity = if is_plain { identities.pop() } else { None };
         PreservedDisk {
-            format: HELD_FORMAT,
+            format: PreservedDisk::format_of(&self.spec.backend),
             spec: DiskSpec { caps: self.caps(), ..self.spec.clone() }
                 .with_polling(self.poll_spec()),
             active: self.is_active(),
@@ -26,7 +30,8 @@ impl ServedDisk {
             leaving: false,
             size: Some(self.geometry().size),
             block_size: Some(self.geometry().block_size),
-            identity: self.identity,
+            identity,
+            identities,
             exports: self.export_specs(),
         }
     }
@@ -38,7 +43,9 @@ impl ServedDisk {
     pub fn preserved_fds(&self) -> io::Result<PreservedFds> {
         let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
-        Ok(PreservedFds { listener, memory, exports: self.export_sockets()? })
+        let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
+        let sources = Sources { memory, files: files.collect::<io::Result<_>>()? };
+        Ok(PreservedFds { listener, sources, exports: self.export_sockets()? })
     }
 
     /// Watches the files of the disk's preserved sockets from now on.
@@ -52,14 +59,14 @@ impl ServedDisk {
     /// Opens a disk of a former worker. It is not served yet and not locked.
     ///
     /// # Errors
-    /// The image is gone, another one, or smaller than guests were told; or it needs larger blocks.
+    /// The image is gone, another one, or smaller than guests were told.
     pub fn restore(
         preserved_disk: &PreservedDisk,
         preserved_fds: PreservedFds,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let PreservedFds { listener, memory, .. } = preserved_fds;
-        let opened = open(preserved_disk, memory)?;
+        let PreservedFds { listener, sources, .. } = preserved_fds;
+        let opened = open(preserved_disk, sources)?;
         check(preserved_disk, &opened)?;
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // The former balance is unknown. Assume none, so that a crash of a worker grants no burst.
@@ -85,29 +92,22 @@ impl ServedDisk {
 }
 
 /// Opens the image of a preserved disk with the blocks that guests know, whatever the storage is now.
-fn open(
-    preserved_disk: &PreservedDisk,
-    memory: Option<OwnedFd>,
-) -> Result<Opened, ServedDiskError> {
+fn open(preserved_disk: &PreservedDisk, sources: Sources) -> Result<Opened, ServedDiskError> {
     let PreservedDisk { spec, size, block_size: told, .. } = preserved_disk;
-    let spec = DiskSpec { block_size: told.or(spec.block_size), ..spec.clone() };
-    ServedDisk::open_disk(&spec, memory, *size).map_err(|error| match (error, told) {
-        (ServedDiskError::Open(error), &Some(told)) => match error.needed_block_size() {
-            Some((path, found)) => ServedDiskError::BlockSize { path: path.into(), found, told },
-            None => error.into(),
-        },
-        (error, _) => error,
-    })
+    // Workers that did not record the size told guests that of the storage.
+    let told = told.map(BlockSize::Bytes).or(spec.block_size).unwrap_or(BlockSize::Storage);
+    let spec = DiskSpec { block_size: Some(told), ..spec.clone() };
+    ServedDisk::open_disk(&spec, sources, *size)
 }
 
-/// Checks that the image is the one that guests know.
+/// Checks that the files are those that guests know.
 fn check(preserved_disk: &PreservedDisk, opened: &Opened) -> Result<(), ServedDiskError> {
-    let found = opened.identity.map(Identity::from);
-    if let Backend::File(path) = &preserved_disk.spec.backend
-        && preserved_disk.identity.is_some()
-        && preserved_disk.identity != found
-    {
-        return Err(ServedDiskError::Replaced { path: path.clone() });
+    let told = preserved_disk.file_identities();
+    let is_same = |(at, file): &(usize, &TreeFile)| told.get(*at) == Some(&file.identity.into());
+    let replaced = opened.files.iter().enumerate().find(|file| !is_same(file));
+    // Old records tell no identity.
+    if let (false, Some((_, file))) = (told.is_empty(), replaced) {
+        return Err(ServedDiskError::Replaced { path: label(&file.name) });
     }
     let found = opened.disk.geometry().size;
     match preserved_disk.size {

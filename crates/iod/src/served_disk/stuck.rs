@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disk::DiskError;
-use model::spec::{Backend, DiskSpec};
 
 use super::queues::AbandonedQueues;
 use super::{ServedDisk, ServedDiskError, lock};
@@ -79,7 +78,7 @@ impl ServedDisk {
 
     /// Describes the location of the bytes in messages.
     pub fn backend_text(&self) -> String {
-        backend_text(&self.spec)
+        self.spec.backend.place()
     }
 
     pub(super) fn stuck_error(&self, verb: &'static str, what: String) -> ServedDiskError {
@@ -219,14 +218,6 @@ impl ServedDisk {
                 Err(self.stuck_error(verb, what.into()))
             }
         }
-    }
-}
-
-/// Describes the location of a disk's bytes in messages.
-pub(super) fn backend_text(spec: &DiskSpec) -> String {
-    match &spec.backend {
-        Backend::File(path) => path.display().to_string(),
-        Backend::Null(_) | Backend::Memory(_) => "the disk".into(),
     }
 }
 

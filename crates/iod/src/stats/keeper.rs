@@ -18,7 +18,7 @@ pub(crate) fn refused(
         socket: spec.socket.display().to_string(),
         geometry: Geometry {
             size_bytes,
-            block_size: held.block_size.or(spec.block_size).unwrap_or(0),
+            block_size: held.block_size.or(spec.block_bytes()).unwrap_or(0),
             read_only: spec.read_only,
         },
         cache: spec.cache,

@@ -120,6 +120,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         requests_per_publish: per(stats.publishes),
         resubmitted: stats.resubmitted,
         failed_suspects: stats.failed_suspects,
+        small_writes: served_disk.small_writes(),
         storage_errors: stats.storage_errors.map(storage_errors::of),
         broken_rings: broken_rings::of(device),
         broken_rings_total: stats.broken_rings,

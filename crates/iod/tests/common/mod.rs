@@ -9,7 +9,9 @@ pub mod switch;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use model::report::DiskState;
 use model::rpc::{DiskReply, Response, RpcError};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -254,6 +257,19 @@ impl Caller {
         let response = self.receive().unwrap();
         assert_eq!(response.id, id);
         response.outcome()
+    }
+
+    /// Attaches a disk and sends descriptors with the request.
+    pub fn attach_with(&mut self, spec: Value, fds: &[BorrowedFd<'_>]) -> Result<Value, RpcError> {
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": "disk.attach", "params": spec});
+        let line = format!("{request}\n");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        let iov = [IoSlice::new(line.as_bytes())];
+        let sent = sendmsg(self.stream(), &iov, &mut control, SendFlags::empty()).unwrap();
+        assert_eq!(sent, line.len());
+        self.receive().unwrap().outcome()
     }
 
     pub fn disk(&mut self, method: &str, params: Value) -> DiskReply {

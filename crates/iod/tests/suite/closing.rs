@@ -21,7 +21,9 @@ fn no_disk_survives_whatever_callers_do_meanwhile() {
         for id in &ids {
             let spec = json!({"id": id, "socket": folder.path().join(id),
                 "backend": {"memory": 4096}});
-            disk_registry.attach(serde_json::from_value::<DiskSpec>(spec).unwrap()).unwrap();
+            disk_registry
+                .attach(serde_json::from_value::<DiskSpec>(spec).unwrap(), Default::default())
+                .unwrap();
         }
         let (started, begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

@@ -130,7 +130,7 @@ fn attaches_and_retries_behind_a_fence_leave_one_waiter() {
     spec["cache"] = json!("writeback");
     // A killed process with requests in flight has the image open like this.
     let former = serde_json::from_value(spec.clone()).unwrap();
-    let former = iod::open_disk::open(&former, None).unwrap();
+    let former = iod::open_disk::open(&former, Default::default()).unwrap();
     former.disk.activate().unwrap();
     let mut caller = io.caller();
     let worker = io.process.worker().unwrap().unwrap().id();

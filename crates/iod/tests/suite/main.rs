@@ -51,6 +51,7 @@ mod supervise;
 mod suspects;
 mod systemd;
 mod threads;
+mod trees;
 mod unheld;
 mod unkillable;
 mod upgrade;

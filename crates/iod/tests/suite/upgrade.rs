@@ -170,10 +170,10 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
     for (part, why) in [
         ("future", "the new worker reads formats 98 to 99 of the state, this one writes 1 to 1"),
         ("past", "reads formats 0 to 0"),
-        ("future disks", "reads formats 98 to 99 of the record of a disk, this one writes 1 to 3"),
+        ("future disks", "reads formats 98 to 99 of the record of a disk, this one writes 1 to 4"),
         // A destination from before disk formats were reported, and one that reads newer formats.
         ("tells old", "refused: format null"),
-        ("tells novel", "refused: format 3"),
+        ("tells novel", "refused: format 4"),
         ("odd", "unexpected message"),
         ("eager", "unexpected message"),
         ("dies", "the other worker has ended"),

@@ -23,6 +23,9 @@ const SLOW_ALWAYS_SECONDS: f64 = 20e-3;
 /// Mean number of requests in flight from which the guest's queue depth explains their time.
 const DEEP: f64 = 16.0;
 
+/// Share of the requests from which read-modify-writes are named.
+const SMALL_WRITES_SHARE: f64 = 0.1;
+
 /// Means over the time between the samples.
 struct Flow {
     requests: f64,
@@ -232,6 +235,28 @@ pub(super) fn storage_slow(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         );
         let step = "see who else uses that storage, and what its own statistics say";
         DiskVerdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step)
+    })
+}
+
+/// Returns a verdict if many requests read and rewrite whole blocks of the storage.
+pub(super) fn small_writes(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let (disk, flow) = (facts.disk, Flow::of(facts));
+    let (done, small) = (facts.done(), facts.grown(|disk| disk.small_writes as f64));
+    (done > 0.0 && small >= done * SMALL_WRITES_SHARE).then(|| {
+        let sentence = format!(
+            "{} pays for small writes: the guest writes {}-byte blocks on storage with larger \
+             ones, so {:.0} times a second blocks are read and rewritten, for {:.0} requests of {} \
+             each.",
+            disk.id,
+            disk.geometry.block_size,
+            rate(facts, small),
+            rate(facts, done),
+            duration(flow.mean),
+        );
+        let step = "align the guest's partitions and file systems to 4096 bytes, attach the disk \
+                    with cache=writeback, or move it to storage with smaller blocks; a guest that \
+                    is set up anew can have block_size=4096";
+        DiskVerdict::new(Cause::SmallWrites, sentence).at(Stage::Device).next(step)
     })
 }
 

@@ -15,7 +15,14 @@ const MIN_DURATION_US: f64 = 10_000.0;
 pub(super) fn annotate(facts: &DiskFacts<'_>, verdict: DiskVerdict) -> DiskVerdict {
     let is_other = verdict.cause != Cause::Restarted;
     let restart = is_other.then(|| restart::restarted(facts)).flatten();
-    let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
+    let well = [
+        Cause::Idle,
+        Cause::Healthy,
+        Cause::SmallWrites,
+        Cause::DeepQueue,
+        Cause::Inactive,
+        Cause::NoFrontEnd,
+    ];
     let slowest = well.contains(&verdict.cause).then(|| slowest(facts)).flatten();
     let is_other = verdict.cause != Cause::StorageFails;
     let errors = is_other.then(|| storage_errors::sentence(facts)).flatten();

@@ -7,7 +7,7 @@ type Rule = fn(&DiskFacts<'_>) -> Option<DiskVerdict>;
 
 /// All rules in order. The first that holds is the verdict, so a cause that holds now comes before
 /// an event of the past, and a certain cause before one that is judged by its share of the time.
-const RULES: [Rule; 21] = [
+const RULES: [Rule; 22] = [
     // Nothing is served. The storage comes first, because no command helps while it hangs or is
     // full.
     state::fenced,
@@ -29,6 +29,7 @@ const RULES: [Rule; 21] = [
     flow::no_cpu,
     flow::processor,
     flow::storage_slow,
+    flow::small_writes,
     flow::deep_queue,
     // Nothing holds the disk up now.
     storage_errors::has_failed,

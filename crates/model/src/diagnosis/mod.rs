@@ -55,6 +55,8 @@ pub enum Cause {
     StorageSlow,
     /// The guest has more requests in flight than the storage serves at a time.
     DeepQueue,
+    /// Requests are smaller than the blocks of the storage, so whole blocks are read and rewritten.
+    SmallWrites,
     /// The disk's cap holds requests back.
     Cap,
     /// The storage is full.

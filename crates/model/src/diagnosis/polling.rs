@@ -7,10 +7,21 @@ use crate::report::{DiskStats, PollReason, PollStats, QueuePolling};
 /// Adds the polling of the disk's queues to the verdict, if they are served.
 pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     use Cause::{
-        Cap, DeepQueue, Healthy, Idle, Neighbour, NoCpu, NotRecorded, Processor, StorageSlow,
+        Cap, DeepQueue, Healthy, Idle, Neighbour, NoCpu, NotRecorded, Processor, SmallWrites,
+        StorageSlow,
     };
-    let served =
-        [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, NoCpu, Processor, NotRecorded];
+    let served = [
+        Idle,
+        Healthy,
+        StorageSlow,
+        SmallWrites,
+        DeepQueue,
+        Cap,
+        Neighbour,
+        NoCpu,
+        Processor,
+        NotRecorded,
+    ];
     let Some(polling) = facts.disk.polling.filter(|_| served.contains(&verdict.cause)) else {
         return verdict;
     };

@@ -3,7 +3,6 @@
 use super::units::duration;
 use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{BrokenRing, DiskState, Stage};
-use crate::spec::Backend;
 
 /// Remedy for a broken ring.
 pub(super) const RESET: &str = "reset the device: load the guest's driver again, or reboot the \
@@ -148,9 +147,6 @@ pub(super) fn no_driver(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
 
 /// Returns the remedy for storage that hangs.
 pub(super) fn storage_remedy(facts: &DiskFacts<'_>) -> String {
-    let place = match &facts.disk.backend {
-        Backend::File(path) => path.display().to_string(),
-        Backend::Null(_) | Backend::Memory(_) => "the disk".into(),
-    };
+    let place = facts.disk.backend.place();
     format!("look at the storage under {place}: kernel log, mount, network, device")
 }

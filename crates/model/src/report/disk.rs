@@ -167,6 +167,10 @@ pub struct DiskStats {
     /// Requests that failed because each was alone in flight when a process died by its own fault.
     #[serde(default)]
     pub failed_suspects: u64,
+    /// Read-modify-writes, because requests were smaller than the blocks that direct I/O on the
+    /// storage needs.
+    #[serde(default)]
+    pub small_writes: u64,
     /// Requests that failed because of the storage, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_errors: Option<StorageErrors>,
@@ -266,6 +270,7 @@ impl DiskStats {
             requests_per_publish: None,
             resubmitted: 0,
             failed_suspects: 0,
+            small_writes: 0,
             storage_errors: None,
             broken_rings: Vec::new(),
             broken_rings_total: 0,

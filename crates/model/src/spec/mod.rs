@@ -1,5 +1,8 @@
 //! Specification of a disk.
 
+mod backend;
+#[cfg(test)]
+mod backend_tests;
 mod check;
 #[cfg(test)]
 mod tests;
@@ -12,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::caps::Caps;
 use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
+pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FILES};
 use check::validate_serial;
 pub use check::{validate_block_size, validate_id, validate_socket};
 pub use text::{parse_size, parse_time_ms};
@@ -35,19 +39,6 @@ pub const DEFAULT_STOP_DEADLINE_MS: u64 = 30_000;
 /// every stop on hung storage would itself hang.
 pub const MAX_STOP_DEADLINE_MS: u64 = 3_600_000;
 
-/// Storage of a disk's bytes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
-/// `{"memory":BYTES}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Backend {
-    /// A raw image file or a block device.
-    File(PathBuf),
-    /// A null disk of this size in bytes: reads leave the buffers unchanged, writes are discarded.
-    Null(u64),
-    /// Anonymous memory of this size in bytes.
-    Memory(u64),
-}
-
 /// Host cache mode of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -57,6 +48,36 @@ pub enum CacheMode {
     None,
     /// Buffered; durable at FLUSH.
     Writeback,
+}
+
+/// Logical block size of a disk. On the wire: a number of bytes, or `"storage"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockSize {
+    /// The size that direct I/O on the storage needs; 512 bytes with the page cache. For disks whose
+    /// guests were told that size before.
+    Storage,
+    /// This number of bytes, whatever the storage needs.
+    #[serde(untagged)]
+    Bytes(u32),
+}
+
+impl BlockSize {
+    /// Default block size in bytes. Every driver accepts it.
+    pub const DEFAULT_BYTES: u32 = 512;
+}
+
+impl std::str::FromStr for BlockSize {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        if text == "storage" {
+            return Ok(Self::Storage);
+        }
+        text.parse().map(Self::Bytes).or_else(|_| {
+            refuse("block_size", format!("{text:?} is neither a number of bytes nor \"storage\""))
+        })
+    }
 }
 
 /// Behaviour of a write when the storage is full.
@@ -89,9 +110,9 @@ pub struct DiskSpec {
     /// Answer to GET_ID; empty when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Logical block size in bytes; the one that direct I/O requires when absent.
+    /// Logical block size; 512 bytes when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub block_size: Option<u32>,
+    pub block_size: Option<BlockSize>,
     /// Host cache mode.
     #[serde(default)]
     pub cache: CacheMode,
@@ -196,7 +217,7 @@ impl DiskSpec {
             return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
         }
         validate_serial(self.serial.as_deref())?;
-        if let Some(size) = self.block_size {
+        if let Some(BlockSize::Bytes(size)) = self.block_size {
             validate_block_size(size)?;
         }
         self.caps.map_or(Ok(()), |caps| caps.validate())?;
@@ -206,7 +227,7 @@ impl DiskSpec {
                 format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
             return refuse("stop_deadline_ms", problem);
         }
-        self.validate_backend()
+        self.backend.validate(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES).into())
     }
 
     /// Returns the requested polling settings.
@@ -222,21 +243,12 @@ impl DiskSpec {
         Self { poll, poll_max_us, poll_idle_threshold, ..self }
     }
 
-    fn validate_backend(&self) -> Result<(), SpecError> {
-        let size = match &self.backend {
-            Backend::File(path) if path.as_os_str().is_empty() => {
-                return refuse("backend", "file path is empty");
-            }
-            Backend::File(_) => return Ok(()),
-            Backend::Null(size) | Backend::Memory(size) => *size,
-        };
-        let unit = u64::from(self.block_size.unwrap_or(512));
-        if size == 0 || size > MAX_DISK_BYTES {
-            return refuse("backend", format!("{size} bytes is not in 1 to {MAX_DISK_BYTES}"));
+    /// Returns the logical block size in bytes. `None` if the storage determines it.
+    pub fn block_bytes(&self) -> Option<u32> {
+        match self.block_size {
+            None => Some(BlockSize::DEFAULT_BYTES),
+            Some(BlockSize::Bytes(bytes)) => Some(bytes),
+            Some(BlockSize::Storage) => None,
         }
-        if size % unit != 0 {
-            return refuse("backend", format!("{size} bytes is not a multiple of {unit}"));
-        }
-        Ok(())
     }
 }

@@ -34,6 +34,32 @@ fn polling_is_there_only_when_it_was_asked_for() {
 }
 
 #[test]
+fn a_block_size_is_a_number_or_that_of_the_storage() {
+    let parse = |value: &str| {
+        let text =
+            format!(r#"{{"id":"d","socket":"/s","backend":{{"null":4096}},"block_size":{value}}}"#);
+        serde_json::from_str::<DiskSpec>(&text)
+    };
+    for (value, size, bytes) in [
+        ("4096", Some(BlockSize::Bytes(4096)), Some(4096)),
+        ("\"storage\"", Some(BlockSize::Storage), None),
+        ("null", None, Some(512)),
+    ] {
+        let spec = parse(value).unwrap();
+        assert_eq!((spec.block_size, spec.block_bytes()), (size, bytes), "{value}");
+        let again = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<DiskSpec>(&again).unwrap(), spec, "{again}");
+        assert_eq!(again.contains(&format!("\"block_size\":{value}")), size.is_some(), "{again}");
+    }
+    for bad in ["\"large\"", "-1", "4294967296", "[512]", "{}"] {
+        assert!(parse(bad).is_err(), "{bad}");
+    }
+    assert_eq!("storage".parse(), Ok(BlockSize::Storage));
+    assert_eq!("1024".parse(), Ok(BlockSize::Bytes(1024)));
+    assert_eq!("1K".parse::<BlockSize>().unwrap_err().field, "block_size");
+}
+
+#[test]
 fn unknown_fields_are_refused() {
     let text = r#"{"id":"d","socket":"/s","backend":{"null":512},"cash":"none"}"#;
     let error = serde_json::from_str::<DiskSpec>(text).unwrap_err().to_string();
@@ -50,7 +76,7 @@ fn each_bad_field_is_named() {
         ("queues", |s| s.queues = 0),
         ("queues", |s| s.queues = MAX_QUEUES + 1),
         ("serial", |s| s.serial = Some("x".repeat(21))),
-        ("block_size", |s| s.block_size = Some(513)),
+        ("block_size", |s| s.block_size = Some(BlockSize::Bytes(513))),
         ("caps.iops", |s| s.caps = Some(Caps { iops: Some(0), ..Caps::default() })),
         ("poll_max_us", |s| s.poll_max_us = Some(10_001)),
         ("poll_idle_threshold", |s| s.poll_idle_threshold = Some(101)),
@@ -105,7 +131,7 @@ proptest::proptest! {
         id in ".{0,70}", queues: u16, size: u64, block: u32, serial in ".{0,24}",
     ) {
         let mut any = DiskSpec::new(id, "/s", Backend::Null(size));
-        (any.queues, any.block_size, any.serial) = (queues, Some(block), Some(serial));
+        (any.queues, any.block_size, any.serial) = (queues, Some(BlockSize::Bytes(block)), Some(serial));
         if any.validate().is_ok() {
             proptest::prop_assert!(any.queues >= 1 && any.queues <= MAX_QUEUES);
             proptest::prop_assert!(size.is_multiple_of(u64::from(block)) && size > 0);

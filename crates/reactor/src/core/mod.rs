@@ -16,7 +16,7 @@ use crate::op::{CompletionPort, OpCompletion};
 use crate::ring::Ring;
 use crate::slab::Slab;
 use crate::spin::{SpinGuards, WaitTracker};
-use crate::{File, ReactorCounters};
+use crate::{EndGuards, File, ReactorCounters};
 
 struct PollerSlot {
     /// `None` while a method of the poller runs.
@@ -65,6 +65,7 @@ pub(crate) struct Core {
     idle_turns: u32,
     pub(crate) guards: SpinGuards,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) end_guards: EndGuards,
 }
 
 impl Core {
@@ -85,6 +86,7 @@ impl Core {
             idle_turns: 0,
             guards: SpinGuards::new(mailbox.spin_request.clone()),
             mailbox,
+            end_guards: EndGuards::default(),
         };
         let bell = core.mailbox.bell();
         core.add_watch(WatchOwner::Mailbox, bell);
@@ -136,7 +138,7 @@ impl Core {
     }
 
     /// Makes a poller hot.
-    fn make_runnable(&mut self, id: PollerId) {
+    pub(crate) fn make_runnable(&mut self, id: PollerId) {
         let Some(poller_slot) = self.resident(id) else { return };
         if poller_slot.hot {
             return;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rustix::fs::inotify;
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::{PROCESS_DEADLINE, Process, find_binary, find_tool};
@@ -18,16 +19,40 @@ use crate::raw::guest::wait_readable;
 pub enum Target {
     /// No storage: reads return arbitrary bytes, writes are lost. Size in bytes.
     Null(u64),
-    /// Memory of the backend. Size in bytes. `qemu-storage-daemon` does not support it.
+    /// Memory of the backend. Size in bytes.
     Memory(u64),
     /// A file.
     File(PathBuf),
+    /// Bytes from `offset` on of a file.
+    Window {
+        /// The file.
+        path: PathBuf,
+        /// First byte.
+        offset: u64,
+        /// Size in bytes.
+        size: u64,
+    },
+}
+
+impl Target {
+    /// Returns the backend as `disk.attach` has it, in JSON.
+    #[must_use]
+    pub fn backend(&self) -> serde_json::Value {
+        match self {
+            Self::Null(bytes) => json!({"null": bytes}),
+            Self::Memory(bytes) => json!({"memory": bytes}),
+            Self::File(path) => json!({"file": path}),
+            Self::Window { path, offset, size } => {
+                json!({"raw": {"child": {"file": path}, "offset": offset, "size": size}})
+            }
+        }
+    }
 }
 
 /// Options of a `qemu-storage-daemon` with one vhost-user-blk export.
 #[derive(Debug, Clone)]
 pub struct StorageDaemon {
-    /// Storage of the disk; [`Target::Memory`] is refused.
+    /// Storage of the disk; [`Target::Memory`] and [`Target::Window`] are refused.
     pub target: Target,
     /// Number of queues.
     pub queues: u16,
@@ -61,9 +86,9 @@ impl StorageDaemon {
                      discard=unmap,read-only={read_only}"
                 ))
             }
-            Target::Memory(_) => Err(Error::Missing {
-                program: "a memory disk of qemu-storage-daemon".into(),
-                next: "give it a file on tmpfs".into(),
+            Target::Memory(_) | Target::Window { .. } => Err(Error::Missing {
+                program: "a memory disk or a window of qemu-storage-daemon".into(),
+                next: "give it a file".into(),
             }),
         }
     }

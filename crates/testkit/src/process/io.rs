@@ -74,11 +74,7 @@ impl RingwayIo {
     /// # Errors
     /// As [`RingwayIo::ringway`].
     pub fn attach_target(&self, id: &str, target: &Target, more: &[&str]) -> Result<()> {
-        let backend = match target {
-            Target::Null(bytes) => format!("backend.null={bytes}"),
-            Target::Memory(bytes) => format!("backend.memory={bytes}"),
-            Target::File(path) => format!("backend.file={}", path.display()),
-        };
+        let backend = format!("backend={}", target.backend());
         let socket = format!("socket={}", self.socket(id).display());
         let words = ["io", "disk.attach", &format!("id={id}"), &socket, &backend];
         self.ringway(&[&words[..], more].concat()).map(drop)

@@ -115,7 +115,7 @@ fn one_life(guest: &mut ReconnectingGuest, server: &mut RestartingServer, random
     connect(guest, server);
 }
 
-/// Kills the server of a disk under load, as many times as one of eight loads should.
+/// Kills the server of a disk under load, as many times as one of ten loads should.
 fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: Shape) {
     // One test at a time, because the load of another would change the measurement.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +125,7 @@ fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: S
     let mut server = RestartingServer::start(&disk).unwrap();
     let mut random = Random::new(shape.seed);
     let mut guest = ReconnectingGuest::connect(&server.socket(), shape).unwrap();
-    for _ in 0..deaths() / 8 {
+    for _ in 0..deaths() / 10 {
         one_life(&mut guest, &mut server, &mut random);
     }
     guest.finish().unwrap_or_else(|error| panic!("{name}, at the end: {error}"));
@@ -136,6 +136,14 @@ fn kill_file_under_load(program: ServerProgram, cache: &str, shape: Shape) {
     let image = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     image.as_file().set_len(DISK_BYTES).unwrap();
     kill_under_load(program, Target::File(image.path().to_owned()), cache, shape);
+}
+
+fn kill_window_under_load(program: ServerProgram, cache: &str, shape: Shape) {
+    let image = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    image.as_file().set_len(2 * DISK_BYTES).unwrap();
+    let path = image.path().to_owned();
+    let target = Target::Window { path, offset: DISK_BYTES / 2, size: DISK_BYTES };
+    kill_under_load(program, target, cache, shape);
 }
 
 fn kill_memory_under_load(program: ServerProgram, shape: Shape) {
@@ -163,4 +171,10 @@ fn a_worker_is_killed_under_load_and_its_keeper_starts_another() {
     kill_file_under_load(ServerProgram::Io, "writeback", shape(2, 32, 7));
     let flags = Shape { event_idx: false, queue_size: 8, ..shape(1, 4, 8) };
     kill_memory_under_load(ServerProgram::SupervisedBlk, flags);
+}
+
+#[test]
+fn a_window_of_an_image_is_killed_under_load() {
+    kill_window_under_load(ServerProgram::Io, "none", shape(4, 64, 9));
+    kill_window_under_load(ServerProgram::Blk, "writeback", shape(2, 32, 10));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use model::domain::serial;
 use model::id::{VbdId, VdiId};
-use model::spec::{Backend, DiskSpec};
+use model::spec::{Backend, DiskSpec, FileRef};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeOp, VolumeState};
 use tokio::time::Instant;
@@ -130,7 +130,7 @@ impl MachineStepRunner {
             }
         };
         if kind == VbdKind::Cd {
-            let Backend::File(file) = backend else {
+            let Backend::File(FileRef::Path(file)) = backend else {
                 return Err(missing("a drive needs an image in a file, unlike volume", vdi));
             };
             if let Some(attached_volume) = self.machine.observed().disks.get_mut(&vbd) {

@@ -18,7 +18,7 @@ const TEXT: [&str; 11] = [
     "format",
 ];
 /// Keys with sizes, such as `512M`.
-const SIZES: [&str; 5] = ["size", "null", "memory", "bytes_per_second", "bytes_burst"];
+const SIZES: [&str; 6] = ["size", "offset", "null", "memory", "bytes_per_second", "bytes_burst"];
 /// Keys with octal values, the usual form of permissions.
 const OCTAL: &str = "socket_mode";
 
@@ -108,6 +108,15 @@ mod tests {
             "serial": "007", "cache": "none", "backend": {"null": 1 << 30}, "socket_mode": 0o660
         });
         assert_eq!(parse(&words).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_tree_is_nested_by_its_keys() {
+        let words = ["backend.raw.child.file=007", "backend.raw.offset=1M", "backend.raw.size=8G"];
+        let window = json!({"child": {"file": "007"}, "offset": 1 << 20, "size": 8u64 << 30});
+        assert_eq!(parse(&words).unwrap(), json!({"backend": {"raw": window}}));
+        let words = ["backend={\"file\":\"/img/a.raw\"}"];
+        assert_eq!(parse(&words).unwrap(), json!({"backend": {"file": "/img/a.raw"}}));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use model::report::{
     PollStats, QueuePolling, Stats,
 };
 use model::rpc::{DiskReply, RpcError, code};
-use model::spec::{Backend, Caps, DiskSpec, PollSpec};
+use model::spec::{Backend, Caps, DiskSpec, FileRef, PollSpec};
 use tokio::sync::mpsc;
 
 use super::{Datapath, DatapathError, FullDisks, Switch};
@@ -91,8 +91,8 @@ fn vbd(id: &str) -> Option<VbdId> {
 
 fn geometry(disk: &Disk) -> Geometry {
     let size_bytes = match disk.spec.backend {
-        Backend::File(_) => 0,
-        Backend::Null(size) | Backend::Memory(size) => size,
+        Backend::Null(size) | Backend::Memory(size) | Backend::Raw { size, .. } => size,
+        Backend::File(_) | Backend::Qcow2 { .. } => 0,
     };
     Geometry { size_bytes, block_size: 512, read_only: disk.spec.read_only }
 }
@@ -104,10 +104,7 @@ fn state_of(disk: &Disk) -> DiskState {
 impl Datapath for SimPath {
     fn attach<'a>(&'a self, spec: &'a DiskSpec) -> BoxFuture<'a, Result<DiskReply, DatapathError>> {
         Box::pin(self.call((CallKind::Attach, &spec.id), move |state| {
-            let vdi = match &spec.backend {
-                Backend::File(path) => vdi_of(path),
-                Backend::Null(_) | Backend::Memory(_) => None,
-            };
+            let vdi = spec.backend.files().next().and_then(FileRef::path).and_then(vdi_of);
             let Some(vdi) = vdi else {
                 return Err(refused(CallKind::Attach, "no image of the simulator's".into()));
             };

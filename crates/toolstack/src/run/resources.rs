@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::machine::{AccelChoice, MachineSpec};
 use model::report::Stats;
-use model::spec::{Backend, SpecError};
+use model::spec::{Backend, FileRef, SpecError};
 use model::topology::disk_address;
 use tokio::net::UnixStream;
 use tokio::time::MissedTickBehavior;
@@ -66,13 +66,13 @@ impl RunResources {
             let id = format!("disk{position}");
             let socket = dir.join(format!("{id}.sock"));
             let mut placed = disk.place(&id, &socket)?;
-            if let Backend::File(path) = &mut placed.backend {
+            if let Backend::File(FileRef::Path(path)) = &mut placed.backend {
                 *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
             }
             if let Err(error) = client.attach(&placed).await {
                 return Err(RunError::Disk {
                     position: position + 1,
-                    what: backend_text(&placed.backend),
+                    what: placed.backend.to_string(),
                     source: io.explain(error).await,
                 });
             }
@@ -174,14 +174,5 @@ async fn counts(client: &mut RpcConnection) -> Result<Stats, DatapathError> {
     match client.stats().await {
         Err(DatapathError::Broken { .. }) => client.stats().await,
         other => other,
-    }
-}
-
-/// Describes a disk's backend for messages.
-fn backend_text(backend: &Backend) -> String {
-    match backend {
-        Backend::File(path) => path.display().to_string(),
-        Backend::Null(size) => format!("null, {size} bytes"),
-        Backend::Memory(size) => format!("memory, {size} bytes"),
     }
 }

@@ -158,7 +158,7 @@ impl SrDriver for SimSr {
             if had.is_some_and(|had| had < access) {
                 state.broke(format!("volume {vdi} is read and is to be written"));
             }
-            Ok(Backend::File(image(sr, vdi)))
+            Ok(Backend::File(image(sr, vdi).into()))
         }))
     }
 

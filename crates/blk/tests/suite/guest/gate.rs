@@ -142,7 +142,13 @@ impl Gate {
 
 impl Disk for Gate {
     fn geometry(&self) -> Geometry {
-        Geometry { size: 8 << 20, block_size: 512, read_only: false, discard: true }
+        Geometry {
+            size: 8 << 20,
+            block_size: 512,
+            read_only: false,
+            discard: true,
+            discard_granularity: 512,
+        }
     }
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {

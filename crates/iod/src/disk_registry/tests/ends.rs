@@ -32,7 +32,7 @@ fn an_attach_that_is_cut_off_before_its_socket_is_held_leaves_no_files() {
         answer(&keeper, None);
         PreservedEntry::read(what, fds).unwrap().1.data
     });
-    first.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
+    first.attach(serde_json::from_value(spec(folder.path())).unwrap(), Default::default()).unwrap();
     first.detach("d", true).unwrap();
     let data = keeper.join().unwrap();
     // Files that exist when the worker dies in between.
@@ -68,7 +68,8 @@ fn the_end_of_a_detach_waits_behind_a_fence_on_one_thread() {
     let spec = json!({"id": "d", "socket": socket, "backend": {"file": image},
         "stop_deadline_ms": DEADLINE.as_millis() as u64, "cache": "writeback"});
     let former =
-        crate::open_disk::open(&serde_json::from_value(spec.clone()).unwrap(), None).unwrap();
+        crate::open_disk::open(&serde_json::from_value(spec.clone()).unwrap(), Default::default())
+            .unwrap();
     former.disk.activate().unwrap();
     let listener = Listener::bind(&socket, &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];

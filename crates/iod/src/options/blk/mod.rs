@@ -9,13 +9,13 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser};
-use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, SpecError};
+use model::spec::{Backend, BlockSize, CacheMode, Caps, DiskSpec, OnFull, SpecError};
 
 use crate::open_disk::CONNECTED;
 use crate::options::poll::PollOptions;
 pub(crate) use values::mode;
 pub use values::{Cache, Full, Record};
-use values::{queues, serial, size, time};
+use values::{backend, queues, serial, size, time};
 
 /// Output of `--print-capabilities`: `VHostUserBackendCapabilities` in QEMU's `vhost-user.json`.
 pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-file"]}"#;
@@ -32,7 +32,7 @@ pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-f
     version,
     after_help = EXAMPLE,
     group = ArgGroup::new("socket").args(["socket_path", "fd"]).required(true),
-    group = ArgGroup::new("disk").args(["blk_file", "memory", "null"]).required(true),
+    group = ArgGroup::new("disk").args(["blk_file", "memory", "null", "backend"]).required(true),
 )]
 pub struct BlkOptions {
     /// Unix socket of the front-end: listen there, or connect to it with --connect
@@ -59,6 +59,12 @@ pub struct BlkOptions {
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Disk (one of)")]
     pub null: Option<u64>,
 
+    /// Tree of files as JSON, for example '{"raw":{"child":{"file":"a.img"},"offset":1048576,
+    /// "size":8388608}}' for one partition. A file is a path or {"fd":N}, where N is an inherited
+    /// descriptor
+    #[arg(long, value_name = "JSON", value_parser = backend, help_heading = "Disk (one of)")]
+    pub backend: Option<Backend>,
+
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
@@ -68,10 +74,10 @@ pub struct BlkOptions {
     /// Serial number that the guest sees, up to 20 characters
     #[arg(long, value_name = "TEXT", value_parser = serial)]
     pub serial: Option<String>,
-    /// Logical block size in bytes [default: what the storage requires for direct I/O, 512 with
-    /// --cache writeback]
+    /// Logical block size in bytes, or storage for the one that direct I/O on the storage requires
+    /// [default: 512]
     #[arg(long, value_name = "BYTES")]
-    pub block_size: Option<u32>,
+    pub block_size: Option<BlockSize>,
     /// Caching on the host: none is direct I/O, writeback uses the page cache until a flush
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Cache::None)]
     pub cache: Cache,
@@ -160,10 +166,11 @@ impl BlkOptions {
     /// # Errors
     /// The first field that is invalid.
     pub fn spec(&self) -> Result<DiskSpec, SpecError> {
-        let backend = match (&self.blk_file, self.memory, self.null) {
-            (Some(path), ..) => Backend::File(path.clone()),
-            (None, Some(size), _) => Backend::Memory(size),
-            (None, None, size) => Backend::Null(size.unwrap_or(0)),
+        let backend = match (&self.backend, &self.blk_file, self.memory, self.null) {
+            (Some(backend), ..) => backend.clone(),
+            (None, Some(path), ..) => Backend::File(path.into()),
+            (None, None, Some(size), _) => Backend::Memory(size),
+            (None, None, None, size) => Backend::Null(size.unwrap_or(0)),
         };
         let socket = match (&self.socket_path, self.fd) {
             (Some(path), _) => path.clone(),

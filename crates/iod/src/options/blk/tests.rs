@@ -1,7 +1,7 @@
 //! Options and the specs that result from them.
 
 use clap::CommandFactory;
-use model::spec::{CacheMode, Caps, OnFull, PollMode};
+use model::spec::{BlockSize, CacheMode, Caps, OnFull, PollMode};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn every_option_reaches_the_spec() {
         queues: 4,
         read_only: true,
         serial: Some("A1".into()),
-        block_size: Some(512),
+        block_size: Some(BlockSize::Bytes(512)),
         cache: CacheMode::Writeback,
         poll: Some(PollMode::Always),
         poll_max_us: Some(50),
@@ -51,6 +51,9 @@ fn every_option_reaches_the_spec() {
     assert_eq!(spec, expected);
     let spec = parse("ringway-blk --fd 3 --memory 1G").unwrap().spec().unwrap();
     assert_eq!(spec.backend, Backend::Memory(1 << 30));
+    let window = r#"{"raw":{"child":{"file":{"fd":3}},"offset":512,"size":4096}}"#;
+    let spec = parse(&format!("ringway-blk --socket-path /s --backend {window}")).unwrap().spec();
+    assert_eq!(serde_json::to_string(&spec.unwrap().backend).unwrap(), window);
     let usual = "ringway-blk --socket-path=/s --null=2M --poll auto --poll-max-us 128";
     let spec = parse(usual).unwrap().spec().unwrap();
     assert_eq!(spec, DiskSpec::new("disk", "/s", Backend::Null(2 << 20)));
@@ -65,6 +68,10 @@ fn each_refusal_names_the_option() {
         ("ringway-blk --socket-path /s", "--blk-file"),
         ("ringway-blk --socket-path /s --fd 3 --null 1M", "--fd"),
         ("ringway-blk --socket-path /s --null 1M --memory 1M", "--memory"),
+        (r#"ringway-blk --socket-path /s --blk-file /a --backend {"null":512}"#, "--backend"),
+        ("ringway-blk --socket-path /s --backend /a", "--backend"),
+        (r#"ringway-blk --socket-path /s --backend {"flie":"/a"}"#, "unknown variant `flie`"),
+        (r#"ringway-blk --socket-path /s --backend {"file":{"fd":2}}"#, "a standard stream"),
         ("ringway-blk --fd 3 --connect --null 1M", "--connect"),
         ("ringway-blk --fd 3 --supervise --null 1M", "--supervise"),
         ("ringway-blk --socket-path /s --null 1M --frob", "--frob"),
@@ -91,6 +98,7 @@ fn each_refusal_names_the_option() {
     for (line, field) in [
         ("ringway-blk --socket-path /s --null 0", "backend"),
         ("ringway-blk --socket-path /s --null 513", "backend"),
+        (r#"ringway-blk --socket-path /s --backend {"null":513}"#, "backend"),
         ("ringway-blk --socket-path /s --null 1M --stop-deadline 0", "stop_deadline_ms"),
         ("ringway-blk --socket-path /s --null 1M --iops 0", "caps.iops"),
         ("ringway-blk --socket-path /s --null 1M --bps 1", "caps.bytes_per_second"),

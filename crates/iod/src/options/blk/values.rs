@@ -1,7 +1,10 @@
 //! Option values.
 
 use clap::ValueEnum;
-use model::spec::{MAX_QUEUES, MAX_SERIAL_BYTES, parse_size, parse_time_ms};
+use model::spec::{Backend, FileRef, MAX_QUEUES, MAX_SERIAL_BYTES, parse_size, parse_time_ms};
+
+/// Lowest number of a descriptor that is no standard stream.
+const FIRST_FD: u32 = 3;
 
 /// Caching on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,6 +31,15 @@ pub enum Full {
     Wait,
     /// Fail.
     Error,
+}
+
+pub(super) fn backend(text: &str) -> Result<Backend, String> {
+    let backend: Backend = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let is_stream = |file: &&FileRef| matches!(file, FileRef::Fd { fd } if *fd < FIRST_FD);
+    if let Some(file) = backend.files().find(is_stream) {
+        return Err(format!("{file} is a standard stream; hand in {FIRST_FD} or above"));
+    }
+    Ok(backend)
 }
 
 pub(super) fn size(text: &str) -> Result<u64, String> {

@@ -32,7 +32,7 @@ pub(in crate::served_disk) fn serve(
     }
     let spec: DiskSpec = serde_json::from_value(spec).unwrap();
     let pool = Arc::new(Pool::start(PoolSize::asked(reactors)).unwrap());
-    let served_disk = ServedDisk::open(spec, Arc::clone(&pool)).unwrap();
+    let served_disk = ServedDisk::open(spec, Default::default(), Arc::clone(&pool)).unwrap();
     served_disk.listen().unwrap();
     served_disk.activate().unwrap();
     served_disk.serve(served_disk.source(), None).unwrap();

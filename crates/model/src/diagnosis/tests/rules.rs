@@ -62,3 +62,16 @@ fn a_neighbour_that_did_little_is_not_named() {
     assert_eq!(waited(0.0).neighbour, None);
     assert_ne!(waited(0.0).cause, Cause::Neighbour);
 }
+
+#[test]
+fn small_writes_are_named_for_their_share() {
+    let small = |count| {
+        Case::flow(1000, [5.0, 0.0, 100.0]).with(|case| case.disk().small_writes += count).verdict()
+    };
+    assert_eq!(small(99).cause, Cause::Healthy);
+    let verdict = small(100);
+    assert_eq!((verdict.cause, verdict.stage), (Cause::SmallWrites, Some(Stage::Device)));
+    let named = ["512-byte blocks", "100 times a second", "1000 requests"];
+    assert!(named.iter().all(|text| verdict.sentence.contains(text)), "{}", verdict.sentence);
+    assert!(verdict.next.unwrap().contains("block_size=4096"));
+}

@@ -216,7 +216,7 @@ impl SrDriver for DirDriver {
                 let source = std::io::ErrorKind::PermissionDenied.into();
                 return Err(SrError::Os { what, source });
             }
-            Ok(Backend::File(path))
+            Ok(Backend::File(path.into()))
         })
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use model::poll::PollMode;
 use model::report::DiskState;
 use model::rpc::code;
-use model::spec::{Backend, Caps, DiskSpec, PollSpec};
+use model::spec::{Caps, DiskSpec, FileRef, PollSpec};
 use toolstack::cgroup::{Leaf, SliceTree, Weights};
 use toolstack::helper_command::HelperCommand;
 use toolstack::machines::DatapathProvider;
@@ -51,7 +51,7 @@ async fn a_disk_from_attach_to_detach() {
     assert_eq!(disk(&io, "d").await.unwrap().poll, PollMode::Off);
     io.poll("d", &PollSpec::default()).await.unwrap();
     assert_eq!(disk(&io, "d").await.unwrap().poll, PollMode::Auto);
-    let Backend::File(image) = &spec.backend else { panic!() };
+    let image = spec.backend.files().next().and_then(FileRef::path).unwrap();
     std::fs::File::options().write(true).open(image).unwrap().set_len(3 << 20).unwrap();
     assert_eq!(io.resize("d").await.unwrap(), 3 << 20);
 

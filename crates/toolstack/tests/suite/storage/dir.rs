@@ -62,7 +62,7 @@ async fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     let driver = attached(&place).await;
     let away = place.path().with_extension("away");
     let backend = driver.attach_volume(sr(), vdi(1), Access::Rw).await.unwrap();
-    assert_eq!(backend, Backend::File(place.path().join(format!("{}.raw", vdi(1)))));
+    assert_eq!(backend, Backend::File(place.path().join(format!("{}.raw", vdi(1))).into()));
     std::fs::rename(place.path(), &away).unwrap();
     // Twice: the directory does not exist, then it is a mount point without its file system.
     for _ in 0..2 {

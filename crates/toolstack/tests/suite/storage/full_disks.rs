@@ -43,7 +43,7 @@ async fn inside(dir: &Path) {
     let io = of(&daemon).await;
     let vbd = VbdId(Uuid::default());
     let cache = CacheMode::Writeback;
-    let backend = Backend::File(image);
+    let backend = Backend::File(image.into());
     let spec = DiskSpec { id: vbd.to_string(), backend, cache, ..host.disk("d") };
     io.attach(&spec).await.unwrap();
     io.activate(&spec.id).await.unwrap();

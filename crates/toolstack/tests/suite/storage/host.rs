@@ -52,7 +52,7 @@ impl Host {
             std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
         }
         let socket = self.folder().join(format!("{id}.sock"));
-        let mut spec = DiskSpec::new(id, socket, Backend::File(image));
+        let mut spec = DiskSpec::new(id, socket, Backend::File(image.into()));
         (spec.activate, spec.stop_deadline_ms) = (false, 10_000);
         spec
     }

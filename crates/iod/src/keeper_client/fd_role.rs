@@ -1,0 +1,151 @@
+//! Meaning of the descriptors in a disk's preserved entry.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+use super::{PreservedDisk, PreservedFds};
+use crate::keeper_link::PreservedEntry;
+use crate::open_disk::Sources;
+
+/// Field of the record that says what each descriptor is.
+const FIELD: &str = "fds";
+
+/// Meaning of a descriptor. In the record: `"memory"`, or `"file:3"` for `{"fd":3}` of the spec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+enum FdRole {
+    /// Bytes of a memory disk.
+    Memory,
+    /// File that was handed in under this number.
+    File(u32),
+}
+
+impl From<FdRole> for String {
+    fn from(role: FdRole) -> Self {
+        match role {
+            FdRole::Memory => "memory".into(),
+            FdRole::File(number) => format!("file:{number}"),
+        }
+    }
+}
+
+impl TryFrom<String> for FdRole {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let number = text.strip_prefix("file:").and_then(|number| number.parse().ok());
+        match number {
+            Some(number) => Ok(Self::File(number)),
+            None if text == "memory" => Ok(Self::Memory),
+            None => Err(format!("{text:?} is no descriptor of a disk")),
+        }
+    }
+}
+
+impl PreservedFds {
+    /// Returns the keeper's entry of a disk.
+    pub(super) fn entry(
+        self,
+        preserved_disk: &PreservedDisk,
+    ) -> serde_json::Result<PreservedEntry> {
+        let Self { listener, sources, exports } = self;
+        let memory = sources.memory.map(|fd| (FdRole::Memory, fd));
+        let files = sources.files.into_iter().map(|(number, fd)| (FdRole::File(number), fd));
+        let (roles, fds): (Vec<FdRole>, Vec<OwnedFd>) = memory.into_iter().chain(files).unzip();
+        let mut data = serde_json::to_value(preserved_disk)?;
+        if let Some(fields) = data.as_object_mut()
+            && !roles.is_empty()
+        {
+            fields.insert(FIELD.into(), serde_json::to_value(roles)?);
+        }
+        let sockets = listener.into_iter().chain(exports).collect();
+        let stop_ms = preserved_disk.spec.stop_deadline_ms;
+        Ok(PreservedEntry { sockets, data, fds, stop_ms })
+    }
+
+    /// Returns the descriptors of a disk's entry. Older workers do not record what they are; all of
+    /// theirs are bytes of memory disks.
+    ///
+    /// # Errors
+    /// The record does not match the descriptors.
+    pub(crate) fn read(preserved_entry: PreservedEntry) -> io::Result<Self> {
+        let PreservedEntry { sockets, data, fds, .. } = preserved_entry;
+        let roles = match data.get(FIELD) {
+            None => vec![FdRole::Memory; fds.len().min(1)],
+            Some(roles) => Vec::<FdRole>::deserialize(roles)?,
+        };
+        if roles.len() != fds.len() {
+            let (named, came) = (roles.len(), fds.len());
+            return Err(io::Error::other(format!(
+                "the preserved record names {named} descriptors and came with {came}; detach the \
+                 disk and attach it again"
+            )));
+        }
+        let mut sources = Sources::default();
+        for (role, fd) in roles.into_iter().zip(fds) {
+            match role {
+                FdRole::Memory => sources.memory = Some(fd),
+                FdRole::File(number) => {
+                    sources.files.insert(number, fd);
+                }
+            }
+        }
+        let mut sockets = sockets.into_iter();
+        let listener = sockets.next();
+        Ok(Self { listener, sources, exports: sockets.collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::spec::{Backend, DiskSpec};
+    use serde_json::json;
+
+    use super::*;
+
+    fn file(bytes: u64) -> OwnedFd {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        file.into()
+    }
+
+    fn size(fd: &OwnedFd) -> i64 {
+        rustix::fs::fstat(fd).unwrap().st_size
+    }
+
+    #[test]
+    fn the_record_tells_what_each_descriptor_is() {
+        let preserved_disk: PreservedDisk = serde_json::from_value(json!({
+            "spec": DiskSpec::new("d", "/s", Backend::Memory(512)), "active": true,
+        }))
+        .unwrap();
+        let files = [(7, file(7)), (3, file(3))].into();
+        let sources = Sources { memory: Some(file(1)), files };
+        let fds = PreservedFds { sources, ..PreservedFds::default() };
+        let entry = fds.entry(&preserved_disk).unwrap();
+        assert_eq!(entry.data["fds"], json!(["memory", "file:3", "file:7"]));
+        let Sources { memory, files } = PreservedFds::read(entry).unwrap().sources;
+        assert_eq!(memory.as_ref().map(size), Some(1));
+        let files: Vec<_> = files.iter().map(|(number, fd)| (*number, size(fd))).collect();
+        assert_eq!(files, [(3, 3), (7, 7)]);
+        // A disk without descriptors has the record that it always had.
+        let entry = PreservedFds::default().entry(&preserved_disk).unwrap();
+        assert_eq!(entry.data, serde_json::to_value(&preserved_disk).unwrap());
+    }
+
+    #[test]
+    fn a_record_of_a_former_version_has_memory_alone() {
+        let entry = |data, fds| PreservedEntry { data, fds, ..PreservedEntry::default() };
+        let read = |data, fds| PreservedFds::read(entry(data, fds)).map(|fds| fds.sources);
+        let sources = read(json!({}), vec![file(5)]).unwrap();
+        assert_eq!((sources.memory.as_ref().map(size), sources.files.len()), (Some(5), 0));
+        assert!(read(json!({}), vec![]).unwrap().memory.is_none());
+        for odd in
+            [json!([]), json!(["memory", "file:1"]), json!(["file:x"]), json!(["disk"]), json!(1)]
+        {
+            assert!(read(json!({"fds": odd}), vec![file(1)]).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! One reactor's channel to a mapped disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::disk::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
+use image::channel::MapChannel;
+use image::shared::{Answer, AnswerKind, QuestionKind};
+use memory::Buffers;
+use reactor::{CompletionPort, Context, IoOp, OpCompletion};
+use rustix::io::Errno;
+
+use crate::mailbox::Mailbox;
+use crate::piece::{Action, Parent, Phase, Piece, Slab};
+use crate::service::Service;
+
+/// Interval for retrying writes that the storage had no room for.
+const RETRY: Duration = Duration::from_millis(500);
+/// Outcome of a request whose channel was abandoned.
+const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
+
+/// Fixed values of a mapped disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Size of the disk below in bytes, 0 if there is none.
+    pub(crate) below: u64,
+    /// Whether requests wait for space, or fail.
+    pub(crate) waits_for_room: bool,
+}
+
+/// Disk that a piece is submitted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The file of the image.
+    File,
+    /// The layer below.
+    Below,
+}
+
+/// One reactor's channel to a mapped disk.
+pub(crate) struct MappedChannel {
+    pub(crate) file: Box<dyn Channel>,
+    pub(crate) below: Option<Box<dyn Channel>>,
+    pub(crate) map: MapChannel,
+    pub(crate) limits: Limits,
+    service: Arc<dyn Service>,
+    mailbox: Arc<Mailbox>,
+    number: u32,
+    port: CompletionPort,
+    parents: Slab<Parent>,
+    pub(crate) pieces: Slab<Piece>,
+    /// Pieces to plan.
+    pub(crate) planned: Vec<usize>,
+    /// Requests that a child channel handed back.
+    refused: Vec<(Target, Request)>,
+    is_timer_set: bool,
+    is_draining: bool,
+    is_abandoned: bool,
+    pub(crate) has_asked: bool,
+    /// Fills whose next step can begin.
+    pub(crate) fills: Vec<usize>,
+    ended: Vec<Completion>,
+    // Kept for their capacity.
+    answers: Vec<Answer>,
+    completions: Vec<Completion>,
+    op_completions: Vec<OpCompletion>,
+    pub(crate) spares: Vec<Buffers>,
+}
+
+impl std::fmt::Debug for MappedChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MappedChannel({})", self.number)
+    }
+}
+
+impl MappedChannel {
+    pub(crate) fn new(
+        (file, below): (Box<dyn Channel>, Option<Box<dyn Channel>>),
+        (map, number): (MapChannel, u32),
+        (service, mailbox): (Arc<dyn Service>, Arc<Mailbox>),
+        limits: Limits,
+        context: &mut Context<'_>,
+    ) -> Self {
+        Self {
+            file,
+            below,
+            map,
+            limits,
+            service,
+            mailbox,
+            number,
+            port: context.open_port(),
+            parents: Slab::default(),
+            pieces: Slab::default(),
+            planned: Vec::new(),
+            refused: Vec::new(),
+            is_timer_set: false,
+            is_draining: false,
+            is_abandoned: false,
+            has_asked: false,
+            fills: Vec::new(),
+            ended: Vec::new(),
+            answers: Vec::new(),
+            completions: Vec::new(),
+            op_completions: Vec::new(),
+            spares: Vec::new(),
+        }
+    }
+
+    /// Adds a piece of a request and plans it soon.
+    pub(crate) fn add_piece(
+        &mut self,
+        parent: usize,
+        action: Action,
+        (offset, len): (u64, u64),
+        buffers: Buffers,
+    ) {
+        let (holds, added) = (Vec::new(), Vec::new());
+        let phase = Phase::Planned;
+        let piece =
+            Piece { parent, action, offset, len, buffers, phase, holds, added, file_offset: 0 };
+        let index = self.pieces.insert(piece);
+        if let Some(parent) = self.parents.get(parent) {
+            parent.left += 1;
+        }
+        self.planned.push(index);
+    }
+
+    /// Cuts a piece to its first `len` bytes. The rest becomes a piece of its own.
+    pub(crate) fn cut(&mut self, index: usize, len: u64) {
+        let spare = self.spares.pop().unwrap_or_default();
+        let Some(piece) = self.pieces.get(index) else { return };
+        if len >= piece.len {
+            return self.spares.push(spare);
+        }
+        let rest = piece.buffers.split_off(usize::try_from(len).unwrap_or(usize::MAX), spare);
+        let (parent, action) = (piece.parent, piece.action);
+        let range = (piece.offset + len, piece.len - len);
+        piece.len = len;
+        self.add_piece(parent, action, range, rest);
+    }
+
+    /// Asks the owner for a piece.
+    pub(crate) fn ask(&mut self, index: usize, question: QuestionKind) {
+        if let Some(piece) = self.pieces.get(index) {
+            piece.phase = Phase::Asked;
+            self.map.ask(index as u32, question);
+            self.has_asked = true;
+        }
+    }
+
+    /// Submits I/O of a piece.
+    pub(crate) fn submit_piece(
+        &mut self,
+        context: &mut Context<'_>,
+        target: Target,
+        request: Request,
+    ) {
+        let channel = match (target, &mut self.below) {
+            (Target::Below, Some(below)) => below,
+            _ => &mut self.file,
+        };
+        match channel.submit(context, request) {
+            SubmitOutcome::Pending => {}
+            SubmitOutcome::Done(completion) => self.on_io(completion),
+            SubmitOutcome::Full(request) => self.refused.push((target, request)),
+        }
+    }
+
+    /// Plans all pieces that can go on.
+    fn plan_all(&mut self, context: &mut Context<'_>) {
+        while let Some(index) = self.planned.pop() {
+            if self.is_abandoned {
+                self.end_piece(index, CANCELED);
+                continue;
+            }
+            match self.pieces.get(index).map(|piece| piece.action) {
+                Some(Action::Read) => self.plan_read(context, index),
+                Some(Action::Write { durable }) => self.plan_write(context, index, durable),
+                Some(Action::Zero) => self.plan_zero(index),
+                Some(Action::Flush) => self.plan_flush(context, index),
+                None => {}
+            }
+        }
+        if std::mem::take(&mut self.has_asked) {
+            Arc::clone(&self.service).notify();
+        }
+    }
+
+    fn plan_flush(&mut self, context: &mut Context<'_>, index: usize) {
+        let shared = self.map.shared();
+        if shared.is_lost() {
+            self.end_piece(index, Err(IoError::Storage(Errno::IO)));
+        } else if shared.is_durable() {
+            let Some(piece) = self.pieces.get(index) else { return };
+            piece.phase = Phase::Submitted;
+            let (kind, tag) = (RequestKind::Flush, index as u32);
+            let request = Request { kind, offset: 0, len: 0, buffers: Buffers::default(), tag };
+            self.submit_piece(context, Target::File, request);
+        } else {
+            self.ask(index, QuestionKind::Flush);
+        }
+    }
+
+    /// Ends a piece. The request ends with its last piece.
+    pub(crate) fn end_piece(&mut self, index: usize, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.remove(index) else { return };
+        self.end_part(piece.parent, outcome, piece.buffers);
+    }
+
+    /// Ends a piece whose answer is still to come.
+    fn end_asked(&mut self, index: usize, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        piece.phase = Phase::Ended;
+        let (parent, buffers) = (piece.parent, std::mem::take(&mut piece.buffers));
+        self.end_part(parent, outcome, buffers);
+    }
+
+    fn end_part(&mut self, index: usize, outcome: Result<(), IoError>, buffers: Buffers) {
+        let Some(parent) = self.parents.get(index) else { return };
+        parent.left -= 1;
+        if parent.outcome.is_ok() {
+            parent.outcome = outcome;
+        }
+        let former = std::mem::replace(&mut parent.buffers, buffers);
+        if former.capacity() > 0 {
+            self.spares.push(former);
+        }
+        let Some(parent) = self.parents.get(index) else { return };
+        if parent.left > 0 {
+            return;
+        }
+        if std::mem::take(&mut parent.needs_flush) && parent.outcome.is_ok() && !self.is_abandoned {
+            let buffers = std::mem::take(&mut parent.buffers);
+            return self.add_piece(index, Action::Flush, (0, 0), buffers);
+        }
+        if let Some(Parent { tag, outcome, buffers, .. }) = self.parents.remove(index) {
+            self.ended.push(Completion { tag, outcome, buffers });
+        }
+    }
+
+    /// Notes that a request must end with a flush.
+    pub(crate) fn flush_later(&mut self, index: usize) {
+        let Some(parent) = self.pieces.get(index).map(|piece| piece.parent) else { return };
+        if let Some(parent) = self.parents.get(parent) {
+            parent.needs_flush = true;
+        }
+    }
+
+    /// Returns whether a piece may wait for space.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.limits.waits_for_room && !self.is_draining
+    }
+
+    /// Lets a piece wait for space, or fails it.
+    pub(crate) fn stall(&mut self, index: usize) {
+        if !self.may_wait() {
+            return self.end_piece(index, Err(IoError::Full));
+        }
+        if let Some(piece) = self.pieces.get(index) {
+            piece.phase = Phase::Stalled;
+        }
+    }
+
+    /// Tries a piece again that waits for space.
+    fn resume(&mut self, context: &mut Context<'_>, index: usize) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        let Phase::StalledMidway(offset) = piece.phase else { return self.planned.push(index) };
+        piece.phase = Phase::Submitted;
+        piece.file_offset = offset;
+        let buffers = std::mem::take(&mut piece.buffers);
+        let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index as u32);
+        let request = Request { kind, offset, len: len as u64, buffers, tag };
+        self.submit_piece(context, Target::File, request);
+    }
+
+    fn on_answer(&mut self, answer: Answer) {
+        let index = answer.tag as usize;
+        let Some(piece) = self.pieces.get(index) else { return };
+        match (&piece.phase, answer.kind) {
+            (Phase::Ended, AnswerKind::Granted(grant)) => {
+                self.map.ask(0, QuestionKind::Failed(grant));
+                self.has_asked = true;
+                self.pieces.remove(index);
+            }
+            (Phase::Ended, _) => drop(self.pieces.remove(index)),
+            (Phase::Asked, AnswerKind::Look) => self.planned.push(index),
+            (Phase::Asked, AnswerKind::Granted(grant)) => self.begin_fill(index, grant),
+            (Phase::Asked, AnswerKind::Done(outcome)) => {
+                self.on_done(index, outcome.map_err(IoError::Storage));
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles the answer that a question is done: zeroes or a flush.
+    fn on_done(&mut self, index: usize, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        let step = 1 << self.map.shared().map.layout().granule_bits;
+        if piece.action == Action::Zero && outcome.is_ok() && piece.len > step {
+            piece.offset += step;
+            piece.len -= step;
+            return self.planned.push(index);
+        }
+        self.end_piece(index, outcome);
+    }
+
+    /// Fails the pieces that wait for space, if the queue drains or must not wait.
+    fn fail_waiting(&mut self) {
+        if self.may_wait() {
+            return;
+        }
+        let asked = self.service.waiting() > 0;
+        let waits = |piece: &Piece| match piece.phase {
+            Phase::Stalled | Phase::StalledMidway(_) => true,
+            Phase::Asked => asked && matches!(piece.action, Action::Write { .. } | Action::Zero),
+            _ => false,
+        };
+        for index in self.indices(waits) {
+            self.end_waiting(index, Err(IoError::Full));
+        }
+    }
+
+    /// Ends a piece that has nothing in the kernel.
+    fn end_waiting(&mut self, index: usize, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        if matches!(piece.phase, Phase::Asked) {
+            return self.end_asked(index, outcome);
+        }
+        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
+        holds.into_iter().for_each(|hold| self.map.leave(hold));
+        added.into_iter().for_each(|added| self.map.fail_blocks(added));
+        self.end_piece(index, outcome);
+    }
+
+    fn indices(&self, with: impl Fn(&Piece) -> bool) -> Vec<usize> {
+        self.pieces.iter().filter(|(_, piece)| with(piece)).map(|(index, _)| index).collect()
+    }
+
+    fn set_timer(&mut self, context: &mut Context<'_>) {
+        if !self.is_timer_set && self.pieces.iter().any(|(_, piece)| piece.is_stalled()) {
+            self.is_timer_set = true;
+            context.submit(&self.port, IoOp::Timer { after: RETRY }, 0);
+        }
+    }
+
+    /// Fetches what the children and the owner have to say.
+    fn collect(&mut self, context: &mut Context<'_>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.file.reap(context, &mut completions);
+        if let Some(below) = &mut self.below {
+            below.reap(context, &mut completions);
+        }
+        for completion in completions.drain(..) {
+            self.on_io(completion);
+        }
+        self.completions = completions;
+        let mut answers = std::mem::take(&mut self.answers);
+        self.mailbox.take(&mut answers);
+        for answer in answers.drain(..) {
+            self.on_answer(answer);
+        }
+        self.answers = answers;
+        let mut timers = std::mem::take(&mut self.op_completions);
+        context.reap(&self.port, &mut timers);
+        if !timers.is_empty() {
+            timers.clear();
+            self.is_timer_set = false;
+            for index in self.indices(Piece::is_stalled) {
+                self.resume(context, index);
+            }
+        }
+        self.op_completions = timers;
+    }
+}
+
+impl Channel for MappedChannel {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> SubmitOutcome {
+        if self.is_abandoned {
+            return SubmitOutcome::Done(request.complete(CANCELED));
+        }
+        let Request { kind, offset, len, buffers, tag } = request;
+        let outcome = Ok(());
+        let needs_flush = matches!(kind, RequestKind::WriteZeroes { durable: true, .. });
+        let (left, none) = (1, Buffers::default());
+        let parent = Parent { tag, left, outcome, buffers: none, needs_flush };
+        let parent = self.parents.insert(parent);
+        match kind {
+            RequestKind::Read => self.add_piece(parent, Action::Read, (offset, len), buffers),
+            RequestKind::Write { durable } => {
+                self.add_piece(parent, Action::Write { durable }, (offset, len), buffers);
+            }
+            RequestKind::Flush => self.add_piece(parent, Action::Flush, (0, 0), buffers),
+            RequestKind::Discard => self.add_zeroes(parent, offset, len, false),
+            RequestKind::WriteZeroes { .. } => self.add_zeroes(parent, offset, len, true),
+        }
+        // Until here the request itself has counted as a piece, so that it cannot end too early.
+        self.end_part(parent, Ok(()), Buffers::default());
+        self.plan_all(context);
+        self.set_timer(context);
+        match self.ended.pop() {
+            // What ended earlier comes first.
+            Some(completion) if self.ended.is_empty() && completion.tag == tag => {
+                SubmitOutcome::Done(completion)
+            }
+            Some(completion) => {
+                self.ended.push(completion);
+                SubmitOutcome::Pending
+            }
+            None => SubmitOutcome::Pending,
+        }
+    }
+
+    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+        self.collect(context);
+        for (target, request) in std::mem::take(&mut self.refused) {
+            self.submit_piece(context, target, request);
+        }
+        self.continue_fills(context);
+        self.fail_waiting();
+        self.plan_all(context);
+        self.set_timer(context);
+        out.append(&mut self.ended);
+    }
+
+    fn waiting(&self) -> usize {
+        let asked = self.service.waiting() > 0;
+        let waits = |piece: &Piece| match piece.phase {
+            Phase::Stalled | Phase::StalledMidway(_) => true,
+            Phase::Asked => asked,
+            _ => false,
+        };
+        self.pieces.iter().filter(|(_, piece)| waits(piece)).count()
+    }
+
+    fn fail_stalled(&mut self, _: &mut Context<'_>) {
+        self.is_draining = true;
+        self.fail_waiting();
+    }
+
+    fn abandon(&mut self) {
+        self.is_abandoned = true;
+        self.file.abandon();
+        self.below.iter_mut().for_each(|below| below.abandon());
+        let waits = |piece: &Piece| piece.is_stalled() || matches!(piece.phase, Phase::Asked);
+        for index in self.indices(waits) {
+            self.end_waiting(index, CANCELED);
+        }
+    }
+}
+
+impl Drop for MappedChannel {
+    fn drop(&mut self) {
+        let fills = self.pieces.iter().filter_map(|(_, piece)| match &piece.phase {
+            Phase::Reading(fill) | Phase::Filling(fill) => Some(fill.grant),
+            _ => None,
+        });
+        // A late write may land in their clusters.
+        fills.for_each(|grant| self.map.ask(0, QuestionKind::Failed(grant)));
+        self.service.close_channel(self.number);
+    }
+}

@@ -1,0 +1,46 @@
+//! Disks behind a block map: the data path of all image layers that redirect.
+//!
+//! # Words
+//! - [`MappedDisk`]: a `disk::Disk` over the file of an image and the disk below it.
+//! - **Owner**: thread that answers questions about the map ([`image::owner::Owner`]).
+//! - **Piece**: part of a request that goes to one place. A request has one piece if it can.
+//! - **Below**: the disk that has the blocks that this layer does not have.
+//!
+//! # Model
+//! ```text
+//! request -> pieces -> word of the map
+//!              |-- place known:  submit to the file, guest memory to storage without a copy
+//!              |-- below:        submit to the layer below
+//!              |-- zero:         fill the buffers
+//!              `-- not known, or not writable: ask the owner, then look again
+//! ```
+//! Requests never travel between threads; questions do. A request to a known place asks nothing.
+//!
+//! # Design
+//! **A piece that waits holds nothing.** It has no epoch, no word and no place in the kernel. So an
+//! owner that waits for space can always free some.
+//!
+//! **A grant fills a whole granule with one write.** The channel that has the grant reads from
+//! below, copies the guest's data over it, writes, and commits. Other requests on the granule wait
+//! with the owner.
+//!
+//! **Owners run when there are questions.** The first question starts the thread; it ends after some
+//! seconds of silence.
+//!
+//! # How to test
+//! `disk::conformance` runs on images of every kind.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod broken;
+mod channel;
+mod commit;
+mod disk;
+mod fill;
+mod mailbox;
+mod piece;
+mod read;
+mod service;
+mod write;
+
+pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};

@@ -1,0 +1,133 @@
+//! Parts of requests.
+
+use disk::IoError;
+use image::channel::AddedBlocks;
+use image::map::Hold;
+use image::shared::Grant;
+use memory::{Buffers, Mapping};
+use std::sync::Arc;
+
+/// Request of the guest, while its pieces run.
+#[derive(Debug)]
+pub(crate) struct Parent {
+    pub(crate) tag: u32,
+    /// Pieces that have not ended.
+    pub(crate) left: u32,
+    /// First failure of a piece.
+    pub(crate) outcome: Result<(), IoError>,
+    /// Buffers that go back with the completion.
+    pub(crate) buffers: Buffers,
+    /// True if the request ends with a flush: it must be durable, and a piece was not.
+    pub(crate) needs_flush: bool,
+}
+
+/// Action of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Read,
+    Write {
+        durable: bool,
+    },
+    /// Make whole granules zero, one after the other.
+    Zero,
+    Flush,
+}
+
+/// Part of a request that goes to one place.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) parent: usize,
+    pub(crate) action: Action,
+    /// First byte, on the guest's disk.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) buffers: Buffers,
+    pub(crate) phase: Phase,
+    /// Epochs of the I/O in flight.
+    pub(crate) holds: Vec<Hold>,
+    /// Blocks to commit after a write.
+    pub(crate) added: Vec<AddedBlocks>,
+    /// First byte in the file of a write in flight.
+    pub(crate) file_offset: u64,
+}
+
+impl Piece {
+    /// Returns whether the data must be durable when the request ends.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.action == Action::Write { durable: true }
+    }
+
+    /// Returns whether the piece waits for space with the storage.
+    pub(crate) fn is_stalled(&self) -> bool {
+        matches!(self.phase, Phase::Stalled | Phase::StalledMidway(_))
+    }
+}
+
+/// Progress of a piece.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// It is planned now.
+    Planned,
+    /// The owner has a question of it.
+    Asked,
+    /// A disk below has its I/O.
+    Submitted,
+    /// It reads what a granule consists of, below or in the file, to fill a grant.
+    Reading(Fill),
+    /// It writes a granule.
+    Filling(Fill),
+    /// It waits for space on the storage.
+    Stalled,
+    /// It waits for space after a part was written: the rest goes to this byte of the file.
+    StalledMidway(u64),
+    /// It has ended, and the answer of the owner is still to come.
+    Ended,
+}
+
+/// Granule that a piece fills.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    pub(crate) grant: Grant,
+    /// Memory of the whole granule.
+    pub(crate) memory: Arc<Mapping>,
+}
+
+/// Values by number. Numbers of removed values are used again.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    values: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn insert(&mut self, value: T) -> usize {
+        let index = self.free.pop().unwrap_or(self.values.len());
+        match self.values.get_mut(index) {
+            Some(slot) => *slot = Some(value),
+            None => self.values.push(Some(value)),
+        }
+        index
+    }
+
+    pub(crate) fn get(&mut self, index: usize) -> Option<&mut T> {
+        self.values.get_mut(index)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) -> Option<T> {
+        let value = self.values.get_mut(index)?.take()?;
+        self.free.push(index);
+        Some(value)
+    }
+
+    /// Returns the values with their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        let all = self.values.iter().enumerate();
+        all.filter_map(|(index, value)| Some((index, value.as_ref()?)))
+    }
+}

@@ -1,0 +1,144 @@
+//! Reads.
+
+use ::disk::{Request, RequestKind};
+use image::channel::ReadPlan;
+use image::map::{Base, Hold, Layout, Word};
+use image::shared::QuestionKind;
+use reactor::Context;
+
+use crate::channel::{MappedChannel, Target};
+use crate::piece::Phase;
+
+/// Where the first bytes of a piece are.
+enum Run {
+    Ask(QuestionKind),
+    /// In the file, from this byte on.
+    File(u64),
+    Below,
+    Zero,
+}
+
+/// Returns the byte in the file of a place, and `skip` bytes later.
+pub(crate) fn byte_of(layout: &Layout, word: Word, skip: u64) -> u64 {
+    (word.place().units() << layout.unit_bits) + skip
+}
+
+impl MappedChannel {
+    /// Submits a read, and cuts off what lies elsewhere.
+    pub(crate) fn plan_read(&mut self, context: &mut Context<'_>, index: usize) {
+        let mut holds = Vec::new();
+        let Some(piece) = self.pieces.get(index) else { return };
+        let (offset, len) = (piece.offset, piece.len);
+        std::mem::swap(&mut holds, &mut piece.holds);
+        let (run, run_len) = self.run(offset, len, &mut holds);
+        self.cut(index, run_len);
+        let Some(piece) = self.pieces.get(index) else { return };
+        piece.holds = holds;
+        match run {
+            Run::Ask(question) => self.ask(index, question),
+            Run::File(at) => self.read(context, index, Target::File, at),
+            Run::Below => self.read(context, index, Target::Below, offset),
+            Run::Zero => {
+                piece.buffers.zero();
+                self.end_piece(index, Ok(()));
+            }
+        }
+    }
+
+    fn read(&mut self, context: &mut Context<'_>, index: usize, target: Target, offset: u64) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        piece.phase = Phase::Submitted;
+        let (buffers, len) = (std::mem::take(&mut piece.buffers), piece.len);
+        let (kind, tag) = (RequestKind::Read, index as u32);
+        self.submit_piece(context, target, Request { kind, offset, len, buffers, tag });
+    }
+
+    /// Returns where the first bytes are, and how many lie there together. Joins the epochs of all
+    /// places in it.
+    fn run(&mut self, offset: u64, len: u64, holds: &mut Vec<Hold>) -> (Run, u64) {
+        let layout = *self.map.shared().map.layout();
+        let mut total = 0;
+        let mut first = None;
+        while total < len {
+            let at = offset + total;
+            let (run, run_len, hold) = self.part(&layout, at, len - total);
+            let continues = match (&first, &run) {
+                (None, _) => true,
+                (Some(Run::File(start)), Run::File(next)) => start + total == *next,
+                (Some(Run::Below), Run::Below) | (Some(Run::Zero), Run::Zero) => true,
+                _ => false,
+            };
+            if !continues {
+                hold.into_iter().for_each(|hold| self.map.leave(hold));
+                break;
+            }
+            holds.extend(hold);
+            first.get_or_insert(run);
+            total += run_len;
+            if matches!(first, Some(Run::Ask(_))) {
+                break;
+            }
+        }
+        (first.unwrap_or(Run::Zero), total)
+    }
+
+    /// Returns where the bytes at an offset are, within their granule.
+    fn part(&mut self, layout: &Layout, at: u64, len: u64) -> (Run, u64, Option<Hold>) {
+        let granule_bytes = 1_u64 << layout.granule_bits;
+        let skip = at % granule_bytes;
+        let len = len.min(granule_bytes - skip);
+        match self.map.plan_read(at >> layout.granule_bits) {
+            ReadPlan::Ask(question) => (Run::Ask(question), len, None),
+            ReadPlan::Base(base) => {
+                let (run, len) = self.base_run(base, at, len);
+                (run, len, None)
+            }
+            ReadPlan::Parts { hold, word } => {
+                let (is_stored, len) = blocks_run(layout, word.mask(), skip, len);
+                if is_stored {
+                    return (Run::File(byte_of(layout, word, skip)), len, Some(hold));
+                }
+                self.map.leave(hold);
+                let (run, len) = self.base_run(word.base(), at, len);
+                (run, len, None)
+            }
+        }
+    }
+
+    fn base_run(&self, base: Base, at: u64, len: u64) -> (Run, u64) {
+        match base {
+            Base::Below if at < self.limits.below => (Run::Below, len.min(self.limits.below - at)),
+            _ => (Run::Zero, len),
+        }
+    }
+}
+
+/// Returns whether the block at byte `skip` of a granule is in the mask, and how many bytes from
+/// there on are alike.
+fn blocks_run(layout: &Layout, mask: u16, skip: u64, len: u64) -> (bool, u64) {
+    let block_of = |byte: u64| byte >> layout.block_bits;
+    let is_stored = |block: u64| mask >> block.min(15) & 1 == 1;
+    let first = is_stored(block_of(skip));
+    let mut end = skip;
+    while end < skip + len && is_stored(block_of(end)) == first {
+        end = (block_of(end) + 1) << layout.block_bits;
+    }
+    (first, end.min(skip + len) - skip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_alike_are_one_run() {
+        let layout =
+            Layout { granules: 1, granule_bits: 16, block_bits: 12, unit_bits: 9, page_bits: 9 };
+        let mask = 0b0110;
+        assert_eq!(blocks_run(&layout, mask, 0, 65536), (false, 4096));
+        assert_eq!(blocks_run(&layout, mask, 4608, 65536 - 4608), (true, 8192 - 512));
+        assert_eq!(blocks_run(&layout, mask, 3 * 4096, 13 * 4096), (false, 13 * 4096));
+        assert_eq!(blocks_run(&layout, mask, 8192, 512), (true, 512));
+        assert_eq!(blocks_run(&layout, u16::MAX, 512, 65024), (true, 65024));
+    }
+}

@@ -1,0 +1,193 @@
+//! Writes and zeroes.
+
+use ::disk::{IoError, Request, RequestKind};
+use image::channel::{AddedBlocks, ReadPlan, WritePlan};
+use image::map::{Base, Hold, Layout};
+use image::shared::QuestionKind;
+use memory::{Buffers, Mapping};
+use reactor::Context;
+use std::sync::Arc;
+
+use crate::channel::{MappedChannel, Target};
+use crate::piece::{Action, Phase};
+
+/// Most bytes of zeroes that a request writes as data: less than a granule at both ends.
+const ZEROES: usize = 2 << 20;
+
+/// Place in the file for the first bytes of a piece.
+struct WriteRun {
+    at: u64,
+    len: u64,
+    holds: Vec<Hold>,
+    added: Vec<AddedBlocks>,
+}
+
+impl MappedChannel {
+    /// Submits a write, and cuts off what goes elsewhere.
+    pub(crate) fn plan_write(&mut self, context: &mut Context<'_>, index: usize, durable: bool) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        let (offset, len) = (piece.offset, piece.len);
+        let is_durable = durable && !self.map.needs_round();
+        let run = match self.write_run(offset, len) {
+            Ok(run) => run,
+            Err((question, len)) => {
+                self.cut(index, len);
+                return self.ask(index, question);
+            }
+        };
+        let WriteRun { at, len, holds, added } = run;
+        self.cut(index, len);
+        let durable_here = is_durable && added.is_empty();
+        if durable && !durable_here {
+            self.flush_later(index);
+        }
+        let Some(piece) = self.pieces.get(index) else { return };
+        (piece.holds, piece.added, piece.phase) = (holds, added, Phase::Submitted);
+        piece.file_offset = at;
+        let (buffers, tag) = (std::mem::take(&mut piece.buffers), index as u32);
+        let kind = RequestKind::Write { durable: durable_here };
+        let request = Request { kind, offset: at, len, buffers, tag };
+        self.submit_piece(context, Target::File, request);
+    }
+
+    /// Returns the place of the first bytes and how many go there together.
+    ///
+    /// # Errors
+    /// The question to ask first, and the number of bytes that it concerns.
+    fn write_run(&mut self, offset: u64, len: u64) -> Result<WriteRun, (QuestionKind, u64)> {
+        let layout = *self.map.shared().map.layout();
+        let granule_bytes = 1_u64 << layout.granule_bits;
+        let mut run = WriteRun { at: 0, len: 0, holds: Vec::new(), added: Vec::new() };
+        while run.len < len {
+            let at = offset + run.len;
+            let skip = at % granule_bytes;
+            let part = (len - run.len).min(granule_bytes - skip);
+            let blocks = blocks_of(&layout, skip, part);
+            let (place, hold, added) = match self.map.plan_write(at >> layout.granule_bits, blocks)
+            {
+                WritePlan::Ask(question) if run.len == 0 => return Err((question, part)),
+                // It asks when its turn comes.
+                WritePlan::Ask(_) => break,
+                WritePlan::InPlace { hold, place } => (place, Some(hold), None),
+                WritePlan::Add(added) => (added.place(), None, Some(added)),
+            };
+            let byte = (place.units() << layout.unit_bits) + skip;
+            if run.len > 0 && byte != run.at + run.len {
+                hold.into_iter().for_each(|hold| self.map.leave(hold));
+                added.into_iter().for_each(|added| self.map.fail_blocks(added));
+                break;
+            }
+            if run.len == 0 {
+                run.at = byte;
+            }
+            run.holds.extend(hold);
+            run.added.extend(added);
+            run.len += part;
+        }
+        Ok(run)
+    }
+
+    /// Adds the pieces of a discard or of zeroes. A discard frees whole granules; zeroes are written
+    /// at both ends.
+    pub(crate) fn add_zeroes(&mut self, parent: usize, offset: u64, len: u64, writes: bool) {
+        let granule = 1_u64 << self.map.shared().map.layout().granule_bits;
+        let end = offset + len;
+        let (first, last) = (offset.next_multiple_of(granule).min(end), end - end % granule);
+        if first >= last {
+            return self.add_written_zeroes(parent, offset, end, writes);
+        }
+        self.add_written_zeroes(parent, offset, first, writes);
+        self.add_piece(parent, Action::Zero, (first, last - first), Buffers::default());
+        self.add_written_zeroes(parent, last, end, writes);
+    }
+
+    fn add_written_zeroes(&mut self, parent: usize, first: u64, end: u64, writes: bool) {
+        let mut at = first;
+        while writes && at < end {
+            let len = (end - at).min(ZEROES as u64);
+            let memory = Mapping::private(len as usize).ok().map(Arc::new);
+            let zeroes = memory.and_then(|one| Buffers::from_mapping(&one, 0, len as usize));
+            let action = Action::Write { durable: false };
+            self.add_piece(parent, action, (at, len), zeroes.unwrap_or_default());
+            at += len;
+        }
+    }
+
+    /// Makes the first granule of a piece zero, and goes on with the next.
+    pub(crate) fn plan_zero(&mut self, index: usize) {
+        let bits = self.map.shared().map.layout().granule_bits;
+        loop {
+            let Some(piece) = self.pieces.get(index) else { return };
+            let granule = piece.offset >> bits;
+            match self.map.plan_read(granule) {
+                ReadPlan::Base(Base::Zero) if piece.len > 1 << bits => {
+                    piece.offset += 1 << bits;
+                    piece.len -= 1 << bits;
+                }
+                ReadPlan::Base(Base::Zero) => return self.end_piece(index, Ok(())),
+                ReadPlan::Parts { hold, .. } => {
+                    self.map.leave(hold);
+                    return self.ask(index, QuestionKind::Discard(granule));
+                }
+                _ => return self.ask(index, QuestionKind::Discard(granule)),
+            }
+        }
+    }
+
+    /// Commits or fails a write, or lets it wait for space.
+    pub(crate) fn end_write(&mut self, index: usize, outcome: Result<(), IoError>) {
+        if outcome == Err(IoError::Full) && self.waits_midway(index) {
+            return;
+        }
+        let Some(piece) = self.pieces.get(index) else { return };
+        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
+        for added in added {
+            match outcome {
+                Ok(()) => self.map.commit_blocks(added),
+                Err(_) => self.map.fail_blocks(added),
+            }
+        }
+        holds.into_iter().for_each(|hold| self.map.leave(hold));
+        match outcome {
+            Err(IoError::Full) => self.stall(index),
+            outcome => self.end_piece(index, outcome),
+        }
+    }
+
+    /// Keeps a write that has stored a part before the storage was full. It cannot begin again: the
+    /// buffers of that part are consumed. Returns false if nothing was stored.
+    fn waits_midway(&mut self, index: usize) -> bool {
+        let may_wait = self.may_wait();
+        let Some(piece) = self.pieces.get(index) else { return false };
+        let stored = piece.len - piece.buffers.len() as u64;
+        let at = piece.file_offset + stored;
+        if stored == 0 || !may_wait {
+            return false;
+        }
+        piece.phase = Phase::StalledMidway(at);
+        true
+    }
+}
+
+/// Returns the mask of the blocks that a range of a granule touches.
+fn blocks_of(layout: &Layout, skip: u64, len: u64) -> u16 {
+    let first = skip >> layout.block_bits;
+    let end = (skip + len).div_ceil(1 << layout.block_bits);
+    let below = |blocks: u64| (1_u32 << blocks.min(16)) - 1;
+    (below(end) & !below(first)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_touches_its_blocks() {
+        let layout =
+            Layout { granules: 1, granule_bits: 16, block_bits: 12, unit_bits: 9, page_bits: 9 };
+        assert_eq!(blocks_of(&layout, 0, 65536), 0xffff);
+        assert_eq!(blocks_of(&layout, 4096, 8192), 0b110);
+        assert_eq!(blocks_of(&layout, 4608, 512), 0b10);
+        assert_eq!(blocks_of(&layout, 61440, 4096), 0x8000);
+    }
+}
