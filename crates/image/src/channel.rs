@@ -34,6 +34,12 @@ pub enum ReadPlan {
     },
     /// No block is in the file.
     Base(Base),
+    /// Ask [`QuestionKind::Describe`], then read the pieces of the answer. The caller gives the hold
+    /// back when all reads of the file have ended, or plans again if the answer is to look.
+    Describe {
+        /// Keeps the pieces from being reused.
+        hold: Hold,
+    },
 }
 
 /// How to write to a granule.
@@ -99,7 +105,8 @@ impl MapChannel {
             }
             Kind::Below => ReadPlan::Base(Base::Below),
             Kind::Zero => ReadPlan::Base(Base::Zero),
-            Kind::Ask | Kind::Mixed | Kind::Busy => ReadPlan::Ask(QuestionKind::Read(granule)),
+            Kind::Mixed => return ReadPlan::Describe { hold },
+            Kind::Ask | Kind::Busy => ReadPlan::Ask(QuestionKind::Read(granule)),
         };
         self.slot.leave(hold);
         plan

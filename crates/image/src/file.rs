@@ -5,6 +5,7 @@ mod plain;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 pub use plain::PlainFile;
@@ -58,33 +59,33 @@ pub trait ImageFile {
     async fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
-impl<F: ImageFile> ImageFile for std::sync::Arc<F> {
+impl<F: ImageFile> ImageFile for Arc<F> {
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        (**self).read_at(offset, out).await
+        F::read_at(self, offset, out).await
     }
 
     async fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        (**self).write_at(offset, data).await
+        F::write_at(self, offset, data).await
     }
 
     async fn sync(&self) -> io::Result<()> {
-        (**self).sync().await
+        F::sync(self).await
     }
 
     async fn len(&self) -> io::Result<u64> {
-        (**self).len().await
+        F::len(self).await
     }
 
     async fn set_len(&self, len: u64) -> io::Result<()> {
-        (**self).set_len(len).await
+        F::set_len(self, len).await
     }
 
     async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        (**self).allocate(offset, len).await
+        F::allocate(self, offset, len).await
     }
 
     async fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        (**self).punch(offset, len).await
+        F::punch(self, offset, len).await
     }
 }
 

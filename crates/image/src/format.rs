@@ -1,13 +1,19 @@
 //! Contract of an image format towards the owner of its map.
 
+use std::sync::Arc;
+
 use crate::map::{Layout, Place, Word};
 use crate::{ImageError, ImageFile};
 
 /// References of an image: which cluster belongs to which granule, on disk.
 ///
 /// The owner alone calls it. It writes in three phases with a sync between each: what nothing
-/// references yet ([`Format::allocate`], [`Format::prepare`]), references ([`Format::write`]), and
-/// what nothing references any more ([`Format::reclaim`]). So an image is consistent at any point.
+/// references yet ([`Format::prepare`]), references ([`Format::write`]), and what nothing
+/// references any more ([`Format::reclaim`]). So an image is consistent at any point.
+///
+/// A cluster is allocated in memory only, and its refcount is written by the round that references
+/// it. So a process that dies leaks none of the clusters that it allocated. A round that dies leaks
+/// at most what it prepared.
 #[allow(async_fn_in_trait, reason = "an owner stays on its thread")]
 pub trait Format {
     /// The file with references and clusters.
@@ -28,13 +34,28 @@ pub trait Format {
     /// Storage fails, or the image is damaged.
     async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), ImageError>;
 
-    /// Allocates a cluster that reads as zeroes. Its refcount is written, but not durable.
+    /// Returns the parts of a granule whose reference on disk is [`Word::MIXED`].
+    ///
+    /// # Errors
+    /// Storage fails, or the image is damaged.
+    async fn describe(&mut self, granule: u64) -> Result<Pieces, ImageError>;
+
+    /// Reserves the space that a new reference of a granule needs, apart from its cluster. Then
+    /// [`Format::prepare`] does not run out of space.
+    ///
+    /// # Errors
+    /// [`ImageError::Full`], or storage fails.
+    async fn reserve(&mut self, granule: u64) -> Result<(), ImageError>;
+
+    /// Chooses a free cluster, whose content is arbitrary. Nothing on disk changes, but the file may
+    /// grow.
     ///
     /// # Errors
     /// [`ImageError::Full`], or storage fails.
     async fn allocate(&mut self) -> Result<Place, ImageError>;
 
-    /// Writes all that [`Format::write`] of these references needs and nothing references yet.
+    /// Writes all that [`Format::write`] of these references needs and nothing references yet:
+    /// refcounts and new tables. Words that are the same on disk change nothing.
     ///
     /// # Errors
     /// Storage fails or is full.
@@ -46,8 +67,13 @@ pub trait Format {
     /// Storage fails.
     async fn write(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError>;
 
-    /// Takes back a cluster that nothing references on disk and no request uses: punches it, then
-    /// clears its refcount, then may allocate it again.
+    /// Returns the clusters that the references of the last [`Format::write`] replaced, once for
+    /// each reference. Clusters of data words are not among them: the owner knows these. The caller
+    /// has made the references durable.
+    fn take_replaced(&mut self) -> Vec<Place>;
+
+    /// Drops a reference to a cluster that is gone from the disk and that no request uses. The last
+    /// one frees the cluster: punches it, then clears its refcount, then may allocate it again.
     ///
     /// # Errors
     /// Storage fails.
@@ -57,10 +83,35 @@ pub trait Format {
     /// allocated again while this process runs.
     fn condemn(&mut self, place: Place);
 
-    /// Takes over an image. `used` are the clusters that the journal names and the references on
-    /// disk do not. All others without a reference are free.
+    /// Takes over an image. `used` are the references of the journal: their clusters are allocated,
+    /// even if their refcounts are not on disk.
     ///
     /// # Errors
-    /// Storage fails, or the image is damaged.
-    async fn take_over(&mut self, used: &[Place]) -> Result<(), ImageError>;
+    /// Storage fails or is full, or the image is damaged.
+    async fn take_over(&mut self, used: &[(u64, Word)]) -> Result<(), ImageError>;
+}
+
+/// Parts of a granule, in order. Their lengths add up to the size of a granule.
+pub type Pieces = Arc<[Piece]>;
+
+/// Part of a granule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Length in bytes.
+    pub len: usize,
+    /// Place of the bytes.
+    pub source: PieceSource,
+}
+
+/// Place of the bytes of a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PieceSource {
+    /// These bytes, which were compressed.
+    Bytes(Vec<u8>),
+    /// Zeroes.
+    Zero,
+    /// The layer below.
+    Below,
+    /// The file of the image, from this offset in bytes.
+    File(u64),
 }

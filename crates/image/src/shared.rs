@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
+use crate::format::Pieces;
 use crate::journal::{EntryId, Journal};
 use crate::map::{Base, Map, PageId, Place, Word, order};
 
@@ -43,6 +44,9 @@ pub struct Question {
 pub enum QuestionKind {
     /// Load the word of a granule.
     Read(u64),
+    /// Return the parts of a mixed granule. The channel holds an epoch from before it loaded the
+    /// word until it has read all parts that lie in the file.
+    Describe(u64),
     /// Make a granule writable.
     Write(u64),
     /// Make a whole granule zero.
@@ -86,10 +90,12 @@ pub struct Answer {
 }
 
 /// Kind of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// The word may have changed: load it again.
     Look,
+    /// The parts of a mixed granule.
+    Pieces(Pieces),
     /// The channel fills the granule and commits it.
     Granted(Grant),
     /// The request is done, or failed.

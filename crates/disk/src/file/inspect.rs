@@ -72,17 +72,6 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns })
 }
 
-/// Opens an image through the page cache, whatever its size and format.
-///
-/// # Errors
-/// The path is neither a file nor a block device, or a system call failed.
-pub fn open_image(path: &Path, read_only: bool) -> Result<OwnedFd, DiskError> {
-    let on_full = OnFull::Error;
-    let options =
-        FileOptions { path: path.into(), read_only, direct: false, block_size: None, on_full };
-    open_checked(&options, find(&options)?.as_fd()).map(|(fd, _)| fd)
-}
-
 /// Finds the file at the path in `options`, without opening it for I/O.
 pub(super) fn find(options: &FileOptions) -> Result<OwnedFd, DiskError> {
     let path = &options.path;
@@ -107,6 +96,18 @@ pub(super) fn check_access(options: &FileOptions, fd: BorrowedFd<'_>) -> Result<
         return Ok(());
     };
     Err(DiskError::Access { path, needed, remedy })
+}
+
+/// Opens an image through the page cache, whatever its size and format.
+///
+/// # Errors
+/// The path is neither a file nor a block device, or a system call failed.
+pub fn open_image(path: &Path, read_only: bool) -> Result<OwnedFd, DiskError> {
+    let on_full = OnFull::Error;
+    let options =
+        FileOptions { path: path.into(), read_only, direct: false, block_size: None, on_full };
+    let found = find(&options)?;
+    open_checked(&options, found.as_fd()).map(|(fd, _)| fd)
 }
 
 /// Opens the found file if it is a file or a block device. Returns true for a device.

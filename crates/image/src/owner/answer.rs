@@ -12,6 +12,7 @@ impl<F: Format> Owner<F> {
         self.counts.questions += 1;
         let outcome = match question.kind {
             QuestionKind::Read(granule) => self.load_page(granule).await.map(|()| AnswerKind::Look),
+            QuestionKind::Describe(granule) => self.describe(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
             QuestionKind::Discard(granule) => self.discard(granule).await,
             QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
@@ -56,6 +57,14 @@ impl<F: Format> Owner<F> {
         waiting.into_iter().for_each(|question| self.shared.ask(question));
     }
 
+    /// Describes a granule, if its newest word is still mixed.
+    async fn describe(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+        if self.newest_loaded(granule).await? != Word::MIXED {
+            return Ok(AnswerKind::Look);
+        }
+        Ok(AnswerKind::Pieces(self.format.describe(granule).await?))
+    }
+
     /// Gives a granule a cluster in the top file.
     async fn make_writable(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
         self.load_page(granule).await?;
@@ -75,6 +84,7 @@ impl<F: Format> Owner<F> {
         if !self.journal.has_room(1) {
             return Err(Obstacle::NoRoom);
         }
+        self.format.reserve(granule).await?;
         let place = self.format.allocate().await?;
         self.counts.allocations += 1;
         let base = if prior == Word::ZERO { Base::Zero } else { Base::Below };
@@ -123,6 +133,7 @@ impl<F: Format> Owner<F> {
         if !self.journal.has_room(1) {
             return Err(Obstacle::NoRoom);
         }
+        self.format.reserve(granule).await?;
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
         let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.shared.count_commit();

@@ -5,7 +5,7 @@
 use super::Owner;
 use crate::ImageError;
 use crate::format::Format;
-use crate::map::{Kind, Place, Word};
+use crate::map::{Place, Word};
 use crate::planted::{Bug, is_planted};
 
 /// Cluster that the map does not name any more.
@@ -25,12 +25,23 @@ impl<F: Format> Owner<F> {
     /// Notes that entry `number` has replaced the word `old` of a granule.
     pub(super) fn free_later(&mut self, granule: u64, old: Word, number: u64) {
         let epoch = self.shared.map.epochs().advance();
-        let is_ours = matches!(old.kind(), Kind::OverBelow | Kind::OverZero | Kind::Shared);
-        if is_ours && old.file() == 0 {
+        if old.is_data() && old.file() == 0 {
             let is_durable = is_planted(Bug::FreedBeforeDurable);
             let place = old.place();
             self.freed.push(Freed { granule, place, epoch, number, is_durable });
         }
+    }
+
+    /// Notes the clusters of shared and mixed words that a round has replaced for good.
+    pub(super) fn free_replaced(&mut self) {
+        let replaced = self.format.take_replaced();
+        if replaced.is_empty() {
+            return;
+        }
+        // Requests that began while the map named them may still read them.
+        let epoch = self.shared.map.epochs().advance();
+        let freed = |place| Freed { granule: u64::MAX, place, epoch, number: 0, is_durable: true };
+        self.freed.extend(replaced.into_iter().map(freed));
     }
 
     /// Notes that the references of a granule up to entry `number` are durable.

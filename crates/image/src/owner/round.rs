@@ -114,6 +114,13 @@ impl<F: Format> Owner<F> {
         self.format.prepare(&round.references).await
     }
 
+    pub(super) async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
+        let mut on_disk = [Word::ASK];
+        self.format.load(granule, &mut on_disk).await?;
+        let [on_disk] = on_disk;
+        Ok(self.newest(granule, on_disk))
+    }
+
     /// Writes the references of a round.
     pub async fn write_round(&mut self, round: &mut Round<F::File>) {
         if is_planted(Bug::NewestWritten) {
@@ -164,6 +171,7 @@ impl<F: Format> Owner<F> {
             }
             self.mark_durable(granule, number);
         }
+        self.free_replaced();
         for (ring, position) in round.positions.iter().enumerate() {
             self.journal.drop_records(ring, *position);
         }

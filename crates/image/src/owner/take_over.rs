@@ -109,11 +109,12 @@ impl<F: Format> Owner<F> {
             self.format.load(granule, &mut on_disk).await?;
             let [on_disk] = on_disk;
             let newest = self.newest(granule, on_disk);
-            if newest.is_data() && newest.file() == 0 {
-                used.push(newest.place());
+            if newest != on_disk {
+                used.push((granule, newest));
             }
-            let is_ours = on_disk.is_data() || on_disk.kind() == Kind::Shared;
-            if is_ours && on_disk.file() == 0 && newest.place() != on_disk.place() {
+            // The round that replaces a shared or mixed word notes its clusters.
+            let is_lost = on_disk.is_data() && newest.place() != on_disk.place();
+            if is_lost && on_disk.file() == 0 {
                 let number = self.journal.entry(granule).map_or(0, |(_, entry)| entry.number);
                 let place = on_disk.place();
                 self.freed.push(Freed { granule, place, epoch: 0, number, is_durable: false });

@@ -18,7 +18,7 @@ pub(super) const FIELD_BYTES: usize = 112;
 /// Largest L1 table in bytes, as in QEMU.
 const MAX_L1_BYTES: u64 = 32 << 20;
 /// Largest refcount table in bytes, as in QEMU.
-const MAX_REFCOUNT_TABLE_BYTES: u64 = 8 << 20;
+pub(super) const MAX_REFCOUNT_TABLE_BYTES: u64 = 8 << 20;
 const MAX_REFCOUNT_ORDER: u32 = 6;
 const MAX_SNAPSHOTS: u32 = 65_536;
 /// Longest name of a backing image in bytes.

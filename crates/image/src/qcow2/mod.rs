@@ -4,6 +4,7 @@
 //! - [`Header`]: checked first cluster. It names all tables.
 //! - [`L2Entry`]: state of one cluster of the disk in the image.
 //! - [`Mapping`]: where the bytes of a range are.
+//! - [`Qcow2Format`]: an image that the owner of a map writes.
 //! - [`Refcounts`]: number of references to each cluster of the file.
 //!
 //! # Invariants
@@ -21,6 +22,7 @@ mod compressed;
 mod create;
 mod extensions;
 mod feature;
+mod format;
 mod header;
 mod image;
 mod info;
@@ -37,6 +39,7 @@ pub use compressed::Compression;
 pub use create::{CreateOptions, MAX_DISK_BYTES, create, create_file};
 pub use extensions::{BitmapsExtension, Extension};
 pub use feature::{Features, Incompatible};
+pub use format::Qcow2Format;
 pub use header::{Access, Backing, Header, TableRange};
 pub use image::Image;
 pub use info::Info;

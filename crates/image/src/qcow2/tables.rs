@@ -140,12 +140,25 @@ impl<F: ImageFile> Tables<F> {
 
     /// Writes bytes of a table. The caller syncs.
     pub(super) async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
-        // Slices that overlap the data are read again.
+        let written = self.file.write_at(offset, data).await;
         let end = offset.saturating_add(data.len() as u64);
+        let is_written = written.is_ok();
         self.slices.retain(|&start, slice| {
-            start >= end || start.saturating_add(slice.bytes.len() as u64) <= offset
+            let slice_end = start.saturating_add(slice.bytes.len() as u64);
+            if start >= end || slice_end <= offset {
+                return true;
+            }
+            // After an error, the file may have any part of the data.
+            let (from, to) = (start.max(offset), slice_end.min(end));
+            // Both ranges lie within a slice or the data.
+            let (at, len) = ((from - start) as usize, (to - from) as usize);
+            let new = data.get((from - offset) as usize..).and_then(|data| data.get(..len));
+            if let (Some(old), Some(new)) = (slice.bytes.get_mut(at..at + len), new) {
+                old.copy_from_slice(new);
+            }
+            is_written
         });
-        self.file.write_at(offset, data).await.map_err(ImageError::io("write", offset))
+        written.map_err(ImageError::io("write", offset))
     }
 
     fn evict(&mut self) {

@@ -106,6 +106,10 @@ impl World {
         match target.operation {
             Operation::Read => match self.channels[target.channel].plan_read(granule) {
                 ReadPlan::Ask(question) => self.ask(at, question),
+                ReadPlan::Describe { hold } => {
+                    self.channels[target.channel].leave(hold);
+                    self.ask(at, QuestionKind::Describe(granule));
+                }
                 ReadPlan::Base(base) => {
                     let value = base_value(base, &target);
                     self.set_phase(at, Phase::Ending(Ok(value)));
@@ -246,6 +250,8 @@ impl World {
         let phase = match kind {
             AnswerKind::Look => Phase::Start,
             AnswerKind::Granted(grant) => Phase::Granted(grant),
+            // The toy format has no mixed granules.
+            AnswerKind::Pieces(_) => Phase::Start,
             AnswerKind::Done(outcome) => Phase::Ending(outcome.map(|()| value).map_err(drop)),
         };
         self.set_phase(at, phase);

@@ -3,7 +3,7 @@
 use super::storage::{SECTOR, SimFile};
 use crate::ImageError;
 use crate::ImageFile;
-use crate::format::Format;
+use crate::format::{Format, Pieces};
 use crate::map::{Kind, Layout, Place, Word};
 use crate::planted::{Bug, is_planted};
 
@@ -43,6 +43,7 @@ pub(super) struct Toy {
     condemned: Vec<usize>,
     /// Clusters that are free and not punched, with [`Bug::LatePunch`].
     unpunched: Vec<usize>,
+    replaced: Vec<Place>,
 }
 
 /// Returns the first sector of a cluster.
@@ -84,8 +85,8 @@ pub(super) fn create(file: &SimFile, initial: impl Fn(usize, usize) -> u64) {
 
 impl Toy {
     pub(super) fn new(file: SimFile, options: ToyOptions) -> Self {
-        let (free, condemned, unpunched) = Default::default();
-        Self { file, options, free, condemned, unpunched }
+        let (free, condemned, unpunched, replaced) = Default::default();
+        Self { file, options, free, condemned, unpunched, replaced }
     }
 
     async fn set_refcount(&self, cluster: usize, count: u64) -> Result<(), ImageError> {
@@ -126,25 +127,44 @@ impl Format for Toy {
         Ok(())
     }
 
-    async fn allocate(&mut self) -> Result<Place, ImageError> {
-        let cluster = self.free.pop().ok_or(ImageError::Full)?;
-        if !is_planted(Bug::NoRefcount) {
-            self.set_refcount(cluster, 1).await?;
-        }
-        Ok(place_of(cluster))
+    async fn describe(&mut self, granule: u64) -> Result<Pieces, ImageError> {
+        let problem = "no granule is mixed".into();
+        Err(ImageError::Corrupt { structure: "toy", offset: granule, problem })
     }
 
-    async fn prepare(&mut self, _: &[(u64, Word)]) -> Result<(), ImageError> {
+    async fn reserve(&mut self, _: u64) -> Result<(), ImageError> {
+        Ok(())
+    }
+
+    async fn allocate(&mut self) -> Result<Place, ImageError> {
+        self.free.pop().map(place_of).ok_or(ImageError::Full)
+    }
+
+    async fn prepare(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError> {
+        for (_, word) in references.iter().filter(|(_, word)| word.is_data()) {
+            let cluster = cluster_at(word.place());
+            if refcount(&self.file, cluster) == 0 && !is_planted(Bug::NoRefcount) {
+                self.set_refcount(cluster, 1).await?;
+            }
+        }
         Ok(())
     }
 
     async fn write(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError> {
         for (granule, word) in references {
+            let old = reference(&self.file, *granule as usize);
+            if old.kind() == Kind::Shared && old != *word {
+                self.replaced.push(old.place());
+            }
             let offset = *granule * SECTOR as u64;
             let written = self.file.write_at(offset, &word.bits().to_le_bytes()).await;
             written.map_err(ImageError::io("write", offset))?;
         }
         Ok(())
+    }
+
+    fn take_replaced(&mut self) -> Vec<Place> {
+        std::mem::take(&mut self.replaced)
     }
 
     async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
@@ -170,15 +190,12 @@ impl Format for Toy {
         self.condemned.push(cluster_at(place));
     }
 
-    async fn take_over(&mut self, used: &[Place]) -> Result<(), ImageError> {
+    async fn take_over(&mut self, used: &[(u64, Word)]) -> Result<(), ImageError> {
         let mut is_used = [false; CLUSTERS];
         is_used[..SHARED].fill(true);
-        used.iter().for_each(|place| is_used[cluster_at(*place)] = true);
-        for granule in 0..GRANULES {
-            let word = reference(&self.file, granule);
-            if word.is_data() {
-                is_used[cluster_at(word.place())] = true;
-            }
+        let on_disk = (0..GRANULES).map(|granule| reference(&self.file, granule));
+        for word in used.iter().map(|(_, word)| *word).chain(on_disk).filter(|one| one.is_data()) {
+            is_used[cluster_at(word.place())] = true;
         }
         for cluster in (0..CLUSTERS).filter(|cluster| !is_used[*cluster]) {
             // What a dead process granted may have been written in part.

@@ -7,13 +7,13 @@ use crate::qemu::{
 };
 
 /// Size of the disks, not a multiple of the larger clusters.
-const SIZE: u64 = (10 << 20) + 3 * 512;
+pub(crate) const SIZE: u64 = (10 << 20) + 3 * 512;
 
 /// Simple generator of numbers that repeat with the seed.
-struct Numbers(u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -22,7 +22,7 @@ impl Numbers {
 
 /// Returns writes, zeroes and discards for `qemu-io`. If the image is empty, compressed writes
 /// come first: QEMU refuses them where a cluster is allocated.
-fn work(seed: u64, count: u64, cluster: u64, is_empty: bool) -> Vec<String> {
+pub(crate) fn work(seed: u64, count: u64, cluster: u64, is_empty: bool) -> Vec<String> {
     let mut numbers = Numbers(seed);
     let clusters = SIZE / cluster;
     let compressed = (0..if is_empty { clusters.min(24) } else { 0 }).map(|index| {

@@ -4,6 +4,8 @@
 mod content;
 mod create;
 mod damage;
+mod disk;
 mod hostile;
 mod qemu;
 mod refusals;
+mod written;

@@ -1,0 +1,312 @@
+//! A qcow2 image that is written: its side of [`Format`].
+//!
+//! ```text
+//! prepare: refcounts of new clusters, new L2 tables
+//!          (if refcount blocks are new: sync, then the refcount table names them)
+//!    sync
+//! write:   L2 entries by slices, L1 entries
+//!    sync
+//! reclaim: clusters are punched, then counted down
+//! ```
+//! At any point each cluster that the header, a table or an entry names has its content and a
+//! refcount. So a crash can only leak clusters.
+
+mod describe;
+mod prepare;
+mod space;
+mod words;
+mod write;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::header::{Access, TableRange};
+use super::image::Image;
+use super::l2::{L1Entry, L2Entry};
+use crate::format::{Format, Pieces};
+use crate::map::{Layout, Place, Word};
+use crate::planted::{Bug, is_planted};
+use crate::{ImageError, ImageFile};
+use space::Space;
+use words::{UNIT_BITS, WordFormat};
+
+/// Shift of the granules of a page of the map.
+const PAGE_BITS: u8 = 9;
+/// Offset of the autoclear bits in the header.
+const AUTOCLEAR_OFFSET: u64 = 88;
+
+/// Open qcow2 image that its map's owner writes. The caller has locked it.
+#[derive(Debug)]
+pub struct Qcow2Format<F> {
+    image: Image<F>,
+    words: WordFormat,
+    space: Space,
+    /// Clusters for the L2 tables of L1 entries that need one.
+    reserved: BTreeMap<u64, u64>,
+    /// L2 tables of the round, by L1 index. No L1 entry names them yet.
+    prepared: BTreeMap<u64, u64>,
+    /// Clusters that the references of the round replace.
+    replacing: Vec<u64>,
+    /// Clusters that written references have replaced.
+    replaced: Vec<u64>,
+    /// Clusters that are free and not punched, with [`Bug::LatePunch`].
+    unpunched: Vec<u64>,
+}
+
+impl<F: ImageFile + Clone> Qcow2Format<F> {
+    /// Opens an image to write it. `has_below`: whether a layer below has the data that the image
+    /// does not have. Nothing is changed before [`Format::take_over`].
+    ///
+    /// # Errors
+    /// As [`Image::open`], or the image cannot say that a part of the disk is zero.
+    pub async fn open(file: F, has_below: bool) -> Result<Self, ImageError> {
+        let image = Image::open(file, Access::Write).await?;
+        if has_below && image.header.version < 3 {
+            let feature = "version 2 and a backing image, so it cannot store zeroes".into();
+            let next = "upgrade it with `qemu-img amend -o compat=1.1`";
+            return Err(ImageError::Unsupported { feature, next });
+        }
+        let words = WordFormat::new(&image.header, has_below);
+        let space = Space::new(image.tables.len(), image.header.size);
+        let (reserved, prepared) = Default::default();
+        let (replacing, replaced, unpunched) = Default::default();
+        Ok(Self { image, words, space, reserved, prepared, replacing, replaced, unpunched })
+    }
+
+    /// Returns the image, to read it.
+    pub fn image(&mut self) -> &mut Image<F> {
+        &mut self.image
+    }
+
+    fn entries_per_table(&self) -> u64 {
+        self.image.header.cluster_bytes() / self.image.header.l2_entry_bytes()
+    }
+
+    fn l2_range(&self, table: u64) -> TableRange {
+        TableRange { offset: table, bytes: self.image.header.cluster_bytes() }
+    }
+
+    async fn l1_entry(&mut self, index: u64) -> Result<Option<L1Entry>, ImageError> {
+        let l1 = self.image.header.l1;
+        self.image.l1_entry(l1, index).await
+    }
+
+    /// Returns the offset of a cluster in the file.
+    fn offset(&self, cluster: u64) -> u64 {
+        cluster << self.image.header.cluster_bits
+    }
+
+    /// Returns the cluster at a place.
+    fn cluster_at(&self, place: Place) -> u64 {
+        place.units() >> (self.image.header.cluster_bits - UNIT_BITS)
+    }
+
+    fn place_of(&self, cluster: u64) -> Option<Place> {
+        Place::new(cluster << (self.image.header.cluster_bits - UNIT_BITS))
+    }
+
+    /// Loads words from entry `index` of an L2 table on, as far as one slice has them. Returns their
+    /// number, at least 1.
+    async fn load_slice(
+        &mut self,
+        l1_entry: L1Entry,
+        index: u64,
+        words: &mut [Word],
+    ) -> Result<usize, ImageError> {
+        let format = self.image.header.entry_format();
+        let (table, entry_bytes) = (l1_entry.table, format.bytes());
+        let corrupt = |index: u64, problem| {
+            let offset = table.saturating_add(index * entry_bytes);
+            ImageError::Corrupt { structure: "L2 entry", offset, problem }
+        };
+        let range = self.l2_range(table);
+        let (slice, at) = self.image.tables.slice("L2 table", range, index * entry_bytes).await?;
+        let entries = slice.get(at..).unwrap_or_default().chunks_exact(entry_bytes as usize);
+        let (mut loaded, mut last_offset) = (0, 0);
+        for ((entry, word), index) in entries.zip(words).zip(index..) {
+            let parsed =
+                parse(format, entry, l1_entry).map_err(|problem| corrupt(index, problem))?;
+            let too_far = || corrupt(index, "no map can name a place that far".into());
+            *word = self.words.word(&parsed).ok_or_else(too_far)?;
+            last_offset = last_offset.max(match parsed {
+                L2Entry::Cluster(cluster) => cluster.host.unwrap_or(0),
+                L2Entry::Compressed(compressed) => compressed.offset,
+            });
+            loaded += 1;
+        }
+        if loaded == 0 || !self.image.tables.contains(last_offset).await? {
+            let problem = format!("entries refer to {last_offset:#x}, behind the end of the file");
+            return Err(corrupt(index, problem));
+        }
+        Ok(loaded)
+    }
+
+    /// Clears the bits of features that this writer does not maintain, and makes that durable.
+    async fn clear_autoclear(&mut self) -> Result<(), ImageError> {
+        if self.image.header.version < 3 || self.image.header.features.autoclear == 0 {
+            return Ok(());
+        }
+        self.image.tables.write(AUTOCLEAR_OFFSET, &[0; 8]).await?;
+        self.sync().await?;
+        self.image.header.features.autoclear = 0;
+        self.image.header.bitmaps = None;
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<(), ImageError> {
+        self.image.tables.file.sync().await.map_err(ImageError::io("flush", 0))
+    }
+
+    /// Punches a cluster. Storage that cannot do it keeps the space.
+    async fn punch(&self, cluster: u64) -> Result<(), ImageError> {
+        let (offset, len) = (self.offset(cluster), self.image.header.cluster_bytes());
+        match self.image.tables.file.punch(offset, len).await {
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+                Err(ImageError::io("punch", offset)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Parses an entry of the L2 table that an L1 entry names.
+fn parse(
+    format: super::l2::EntryFormat,
+    entry: &[u8],
+    l1_entry: L1Entry,
+) -> Result<L2Entry, String> {
+    let word = |at: usize| {
+        let bytes = entry.get(at..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    };
+    let mut parsed = format.parse(word(0), if format.is_extended { word(8) } else { 0 })?;
+    if let L2Entry::Cluster(cluster) = &mut parsed {
+        // A table that a snapshot uses, too, shares all its clusters.
+        cluster.copied &= l1_entry.copied;
+    }
+    Ok(parsed)
+}
+
+impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
+    type File = F;
+
+    fn file(&self) -> F {
+        self.image.tables.file.clone()
+    }
+
+    fn layout(&self) -> Layout {
+        let header = &self.image.header;
+        Layout {
+            granules: header.size.div_ceil(header.cluster_bytes()),
+            // Shifts are at most 21.
+            granule_bits: header.cluster_bits as u8,
+            block_bits: self.words.block_bits() as u8,
+            unit_bits: UNIT_BITS as u8,
+            page_bits: PAGE_BITS,
+        }
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.image.header.has_extended_l2()
+    }
+
+    async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), ImageError> {
+        let per_table = self.entries_per_table();
+        let (mut granule, mut rest) = (first, words);
+        while !rest.is_empty() {
+            let index = granule % per_table;
+            let in_table = usize::try_from(per_table - index).unwrap_or(usize::MAX);
+            let count = rest.len().min(in_table);
+            let loaded = match self.l1_entry(granule / per_table).await? {
+                Some(l1_entry) => self.load_slice(l1_entry, index, &mut rest[..count]).await?,
+                None => {
+                    rest[..count].fill(self.words.absent());
+                    count
+                }
+            };
+            granule += loaded as u64;
+            rest = &mut rest[loaded..];
+        }
+        Ok(())
+    }
+
+    async fn describe(&mut self, granule: u64) -> Result<Pieces, ImageError> {
+        self.pieces(granule).await
+    }
+
+    async fn reserve(&mut self, granule: u64) -> Result<(), ImageError> {
+        let index = granule / self.entries_per_table();
+        let has_table = self.prepared.contains_key(&index)
+            || self.reserved.contains_key(&index)
+            || self.l1_entry(index).await?.is_some_and(|entry| entry.copied);
+        if !has_table {
+            let cluster = self.choose().await?;
+            self.reserved.insert(index, cluster);
+        }
+        Ok(())
+    }
+
+    async fn allocate(&mut self) -> Result<Place, ImageError> {
+        let cluster = self.choose().await?;
+        self.place_of(cluster).ok_or(ImageError::Full)
+    }
+
+    async fn prepare(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError> {
+        self.prepare_round(references).await
+    }
+
+    async fn write(&mut self, references: &[(u64, Word)]) -> Result<(), ImageError> {
+        self.write_references(references).await
+    }
+
+    fn take_replaced(&mut self) -> Vec<Place> {
+        let replaced = std::mem::take(&mut self.replaced);
+        replaced.into_iter().filter_map(|cluster| self.place_of(cluster)).collect()
+    }
+
+    async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
+        while let Some(late) = self.unpunched.pop() {
+            self.punch(late).await?;
+        }
+        let cluster = self.cluster_at(place);
+        self.refuse_table(cluster)?;
+        let count = self.image.refcount(cluster).await?;
+        if count > 1 {
+            return self.write_refcounts(&[(cluster, count - 1)].into()).await;
+        }
+        if count == 0 && !self.space.taken.contains(&cluster) {
+            let (structure, offset) = ("refcount", self.offset(cluster));
+            let problem = "it is 0, but the cluster was used".into();
+            return Err(ImageError::Corrupt { structure, offset, problem });
+        }
+        if is_planted(Bug::LatePunch) {
+            self.unpunched.push(cluster);
+        } else {
+            self.punch(cluster).await?;
+        }
+        if count == 1 {
+            self.write_refcounts(&[(cluster, 0)].into()).await?;
+        }
+        self.space.free(cluster);
+        Ok(())
+    }
+
+    fn condemn(&mut self, place: Place) {
+        self.space.taken.insert(self.cluster_at(place));
+    }
+
+    async fn take_over(&mut self, used: &[(u64, Word)]) -> Result<(), ImageError> {
+        self.clear_autoclear().await?;
+        let data = used.iter().filter(|(_, word)| word.is_data());
+        let clusters: Vec<_> = data.map(|(_, word)| self.cluster_at(word.place())).collect();
+        // All of them, before the first one is chosen.
+        self.space.taken.extend(&clusters);
+        for cluster in clusters {
+            self.cover(cluster).await?;
+        }
+        for (granule, _) in used {
+            self.reserve(*granule).await?;
+        }
+        Ok(())
+    }
+}
