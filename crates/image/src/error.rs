@@ -92,7 +92,7 @@ pub enum ImageError {
 
 impl ImageError {
     /// Returns a function that makes an error of the file.
-    pub(crate) fn io(action: &'static str, offset: u64) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(action: &'static str, offset: u64) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, offset, source }
     }
 

@@ -112,9 +112,20 @@ impl MappedChannel {
         &mut self,
         parent: usize,
         action: Action,
-        (offset, len): (u64, u64),
+        range: (u64, u64),
         buffers: Buffers,
     ) {
+        let index = self.insert_piece(parent, action, range, buffers);
+        self.planned.push(index);
+    }
+
+    fn insert_piece(
+        &mut self,
+        parent: usize,
+        action: Action,
+        (offset, len): (u64, u64),
+        buffers: Buffers,
+    ) -> usize {
         let (holds, added) = (Vec::new(), Vec::new());
         let phase = Phase::Planned;
         let piece =
@@ -123,21 +134,27 @@ impl MappedChannel {
         if let Some(parent) = self.parents.get(parent) {
             parent.left += 1;
         }
-        self.planned.push(index);
+        index
     }
 
-    /// Cuts a piece to its first `len` bytes. The rest becomes a piece of its own.
+    /// Cuts a piece to its first `len` bytes. The rest becomes a piece of its own, which is planned.
     pub(crate) fn cut(&mut self, index: usize, len: u64) {
-        let spare = self.spares.pop().unwrap_or_default();
-        let Some(piece) = self.pieces.get(index) else { return };
+        let rest = self.cut_unplanned(index, len);
+        self.planned.extend(rest);
+    }
+
+    /// Cuts a piece to its first `len` bytes. Returns the rest, if there is one.
+    pub(crate) fn cut_unplanned(&mut self, index: usize, len: u64) -> Option<usize> {
+        let piece = self.pieces.get(index)?;
         if len >= piece.len {
-            return self.spares.push(spare);
+            return None;
         }
+        let spare = self.spares.pop().unwrap_or_default();
         let rest = piece.buffers.split_off(usize::try_from(len).unwrap_or(usize::MAX), spare);
         let (parent, action) = (piece.parent, piece.action);
         let range = (piece.offset + len, piece.len - len);
         piece.len = len;
-        self.add_piece(parent, action, range, rest);
+        Some(self.insert_piece(parent, action, range, rest))
     }
 
     /// Asks the owner for a piece.
@@ -234,8 +251,18 @@ impl MappedChannel {
             let buffers = std::mem::take(&mut parent.buffers);
             return self.add_piece(index, Action::Flush, (0, 0), buffers);
         }
-        if let Some(Parent { tag, outcome, buffers, .. }) = self.parents.remove(index) {
+        if let Some(Parent { tag, outcome, buffers, holds, .. }) = self.parents.remove(index) {
+            holds.into_iter().for_each(|hold| self.map.leave(hold));
             self.ended.push(Completion { tag, outcome, buffers });
+        }
+    }
+
+    /// Gives the holds of a piece to its request.
+    pub(crate) fn hold_until_end(&mut self, index: usize) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        let holds = std::mem::take(&mut piece.holds);
+        if let Some(parent) = self.parents.get(piece.parent) {
+            parent.holds.extend(holds);
         }
     }
 
@@ -245,6 +272,11 @@ impl MappedChannel {
         if let Some(parent) = self.parents.get(parent) {
             parent.needs_flush = true;
         }
+    }
+
+    /// Returns whether the outcome of requests does not matter any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
     }
 
     /// Returns whether a piece may wait for space.
@@ -274,7 +306,7 @@ impl MappedChannel {
         self.submit_piece(context, Target::File, request);
     }
 
-    fn on_answer(&mut self, answer: Answer) {
+    fn on_answer(&mut self, context: &mut Context<'_>, answer: Answer) {
         let index = answer.tag as usize;
         let Some(piece) = self.pieces.get(index) else { return };
         match (&piece.phase, answer.kind) {
@@ -284,9 +316,17 @@ impl MappedChannel {
                 self.pieces.remove(index);
             }
             (Phase::Ended, _) => drop(self.pieces.remove(index)),
-            (Phase::Asked, AnswerKind::Look) => self.planned.push(index),
+            (Phase::Asked, AnswerKind::Look) => {
+                let holds = std::mem::take(&mut piece.holds);
+                holds.into_iter().for_each(|hold| self.map.leave(hold));
+                self.planned.push(index);
+            }
             (Phase::Asked, AnswerKind::Granted(grant)) => self.begin_fill(index, grant),
+            (Phase::Asked, AnswerKind::Pieces(pieces)) => self.read_pieces(context, index, &pieces),
+            (Phase::Describing(_), kind) => self.on_description(index, kind),
             (Phase::Asked, AnswerKind::Done(outcome)) => {
+                let holds = std::mem::take(&mut piece.holds);
+                holds.into_iter().for_each(|hold| self.map.leave(hold));
                 self.on_done(index, outcome.map_err(IoError::Storage));
             }
             _ => {}
@@ -325,6 +365,8 @@ impl MappedChannel {
     fn end_waiting(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.get(index) else { return };
         if matches!(piece.phase, Phase::Asked) {
+            let holds = std::mem::take(&mut piece.holds);
+            holds.into_iter().for_each(|hold| self.map.leave(hold));
             return self.end_asked(index, outcome);
         }
         let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
@@ -358,7 +400,7 @@ impl MappedChannel {
         let mut answers = std::mem::take(&mut self.answers);
         self.mailbox.take(&mut answers);
         for answer in answers.drain(..) {
-            self.on_answer(answer);
+            self.on_answer(context, answer);
         }
         self.answers = answers;
         let mut timers = std::mem::take(&mut self.op_completions);
@@ -383,7 +425,8 @@ impl Channel for MappedChannel {
         let outcome = Ok(());
         let needs_flush = matches!(kind, RequestKind::WriteZeroes { durable: true, .. });
         let (left, none) = (1, Buffers::default());
-        let parent = Parent { tag, left, outcome, buffers: none, needs_flush };
+        let holds = Vec::new();
+        let parent = Parent { tag, left, outcome, buffers: none, holds, needs_flush };
         let parent = self.parents.insert(parent);
         match kind {
             RequestKind::Read => self.add_piece(parent, Action::Read, (offset, len), buffers),
@@ -452,7 +495,9 @@ impl Channel for MappedChannel {
 impl Drop for MappedChannel {
     fn drop(&mut self) {
         let fills = self.pieces.iter().filter_map(|(_, piece)| match &piece.phase {
-            Phase::Reading(fill) | Phase::Filling(fill) => Some(fill.grant),
+            Phase::Describing(fill) | Phase::Reading(fill) | Phase::Filling(fill) => {
+                Some(fill.grant)
+            }
             _ => None,
         });
         // A late write may land in their clusters.

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use ::disk::{IoError, Request, RequestKind};
+use image::format::PieceSource;
 use image::map::{Base, Kind};
-use image::shared::Grant;
+use image::shared::{AnswerKind, Grant, QuestionKind};
 use memory::{Buffers, Mapping};
 use reactor::Context;
 use rustix::io::Errno;
 
 use crate::channel::{MappedChannel, Target};
-use crate::piece::{Fill, Phase};
+use crate::piece::{Fill, FillRead, Phase};
 use crate::read::byte_of;
 
 impl MappedChannel {
@@ -29,9 +30,80 @@ impl MappedChannel {
         };
         if let Some(piece) = self.pieces.get(index) {
             piece.holds.push(hold);
-            piece.phase = Phase::Reading(Fill { grant, memory });
-            self.fills.push(index);
+            piece.phase = Phase::Reading(Fill { grant, memory, reads: Vec::new() });
         }
+        self.plan_fill(index);
+    }
+
+    /// Finds what a fill must read, unless the guest overwrites the whole granule.
+    fn plan_fill(&mut self, index: usize) {
+        let layout = *self.map.shared().map.layout();
+        let len = 1_u64 << layout.granule_bits;
+        let Some(piece) = self.pieces.get(index) else { return };
+        let is_whole = piece.len == len;
+        let Phase::Reading(fill) = &mut piece.phase else { return };
+        let Grant { granule, prior, .. } = fill.grant;
+        let offset = granule << layout.granule_bits;
+        match prior.kind() {
+            _ if is_whole => {}
+            Kind::Mixed => {
+                if let Phase::Reading(fill) = std::mem::replace(&mut piece.phase, Phase::Planned) {
+                    self.ask(index, QuestionKind::Describe(granule));
+                    self.set_phase(index, Phase::Describing(fill));
+                }
+                return;
+            }
+            Kind::Shared => {
+                let offset = byte_of(&layout, prior, 0);
+                fill.reads.push(FillRead { target: Target::File, offset, at: 0, len });
+            }
+            Kind::Below => fill.reads.extend(below_part(self.limits.below, offset, 0, len)),
+            _ => {}
+        }
+        self.fills.push(index);
+    }
+
+    fn set_phase(&mut self, index: usize, phase: Phase) {
+        if let Some(piece) = self.pieces.get(index) {
+            piece.phase = phase;
+        }
+    }
+
+    /// Takes the description of a granule that a fill reads.
+    pub(crate) fn on_description(&mut self, index: usize, answer: AnswerKind) {
+        let bits = self.map.shared().map.layout().granule_bits;
+        let Some(piece) = self.pieces.get(index) else { return };
+        let Phase::Describing(mut fill) = std::mem::replace(&mut piece.phase, Phase::Planned)
+        else {
+            return;
+        };
+        let parts = match answer {
+            AnswerKind::Pieces(parts) if !self.is_abandoned() => parts,
+            AnswerKind::Done(Err(error)) => {
+                return self.fail_fill(index, fill, Err(IoError::Storage(error)));
+            }
+            _ => return self.fail_fill(index, fill, Err(IoError::Storage(Errno::IO))),
+        };
+        let (mut at, start) = (0, fill.grant.granule << bits);
+        for part in parts.iter() {
+            let len = part.len as u64;
+            match &part.source {
+                PieceSource::Bytes(bytes) => {
+                    let into = Buffers::from_mapping(&fill.memory, at as usize, part.len);
+                    into.unwrap_or_default().write(bytes);
+                }
+                PieceSource::File(offset) => {
+                    fill.reads.push(FillRead { target: Target::File, offset: *offset, at, len });
+                }
+                PieceSource::Below => {
+                    fill.reads.extend(below_part(self.limits.below, start + at, at, len));
+                }
+                PieceSource::Zero => {}
+            }
+            at += len;
+        }
+        self.set_phase(index, Phase::Reading(fill));
+        self.fills.push(index);
     }
 
     /// Starts the next step of fills.
@@ -40,32 +112,20 @@ impl MappedChannel {
             let Some(piece) = self.pieces.get(index) else { continue };
             match std::mem::replace(&mut piece.phase, Phase::Planned) {
                 Phase::Reading(fill) => self.read_for_fill(context, index, fill),
-                Phase::Filling(fill) => self.write_fill(context, index, fill),
                 other => piece.phase = other,
             }
         }
     }
 
-    /// Reads what the granule has, unless the guest overwrites all of it.
-    fn read_for_fill(&mut self, context: &mut Context<'_>, index: usize, fill: Fill) {
-        let layout = *self.map.shared().map.layout();
-        let bytes = 1_u64 << layout.granule_bits;
-        let offset = fill.grant.granule << layout.granule_bits;
-        let Some(piece) = self.pieces.get(index) else { return };
-        let from = match fill.grant.prior.kind() {
-            _ if piece.len == bytes => None,
-            Kind::Shared => Some((Target::File, byte_of(&layout, fill.grant.prior, 0), bytes)),
-            Kind::Below if fill.grant.base == Base::Below && offset < self.limits.below => {
-                Some((Target::Below, offset, bytes.min(self.limits.below - offset)))
-            }
-            _ => None,
-        };
-        let Some((target, offset, len)) = from else {
+    /// Reads the next part of the granule. With all of them, writes it.
+    fn read_for_fill(&mut self, context: &mut Context<'_>, index: usize, mut fill: Fill) {
+        let Some(FillRead { target, offset, at, len }) = fill.reads.pop() else {
             return self.write_fill(context, index, fill);
         };
-        let buffers = Buffers::from_mapping(&fill.memory, 0, len as usize).unwrap_or_default();
-        piece.phase = Phase::Reading(fill);
+        let buffers = Buffers::from_mapping(&fill.memory, at as usize, len as usize);
+        self.set_phase(index, Phase::Reading(fill));
         let (kind, tag) = (RequestKind::Read, index as u32);
+        let buffers = buffers.unwrap_or_default();
         self.submit_piece(context, target, Request { kind, offset, len, buffers, tag });
     }
 
@@ -85,15 +145,13 @@ impl MappedChannel {
         self.submit_piece(context, Target::File, request);
     }
 
-    /// Handles the end of a fill's read: the write is next.
+    /// Handles the end of a fill's read: the next read or the write follows.
     pub(crate) fn end_fill_read(&mut self, index: usize, fill: Fill, outcome: Result<(), IoError>) {
         if outcome.is_err() {
             return self.fail_fill(index, fill, outcome);
         }
-        if let Some(piece) = self.pieces.get(index) {
-            piece.phase = Phase::Filling(fill);
-            self.fills.push(index);
-        }
+        self.set_phase(index, Phase::Reading(fill));
+        self.fills.push(index);
     }
 
     /// Handles the end of a fill's write: it commits.
@@ -124,4 +182,10 @@ impl MappedChannel {
             outcome => self.end_piece(index, outcome),
         }
     }
+}
+
+/// Returns the part of a range that the layer below has.
+fn below_part(size: u64, offset: u64, at: u64, len: u64) -> Option<FillRead> {
+    let len = len.min(size.saturating_sub(offset));
+    (len > 0).then_some(FillRead { target: Target::Below, offset, at, len })
 }

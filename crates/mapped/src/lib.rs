@@ -39,8 +39,10 @@ mod disk;
 mod fill;
 mod mailbox;
 mod piece;
+mod qcow2;
 mod read;
 mod service;
 mod write;
 
 pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};
+pub use self::qcow2::Qcow2Options;

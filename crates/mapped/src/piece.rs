@@ -1,11 +1,14 @@
 //! Parts of requests.
 
+use std::sync::Arc;
+
 use disk::IoError;
 use image::channel::AddedBlocks;
 use image::map::Hold;
 use image::shared::Grant;
 use memory::{Buffers, Mapping};
-use std::sync::Arc;
+
+use crate::channel::Target;
 
 /// Request of the guest, while its pieces run.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub(crate) struct Parent {
     pub(crate) outcome: Result<(), IoError>,
     /// Buffers that go back with the completion.
     pub(crate) buffers: Buffers,
+    /// Epochs that the request holds until it ends.
+    pub(crate) holds: Vec<Hold>,
     /// True if the request ends with a flush: it must be durable, and a piece was not.
     pub(crate) needs_flush: bool,
 }
@@ -72,6 +77,8 @@ pub(crate) enum Phase {
     Asked,
     /// A disk below has its I/O.
     Submitted,
+    /// The owner describes the granule of a grant.
+    Describing(Fill),
     /// It reads what a granule consists of, below or in the file, to fill a grant.
     Reading(Fill),
     /// It writes a granule.
@@ -90,6 +97,19 @@ pub(crate) struct Fill {
     pub(crate) grant: Grant,
     /// Memory of the whole granule.
     pub(crate) memory: Arc<Mapping>,
+    /// Parts to read into it, the last one first.
+    pub(crate) reads: Vec<FillRead>,
+}
+
+/// Part of a granule that a fill reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FillRead {
+    pub(crate) target: Target,
+    /// First byte in the target.
+    pub(crate) offset: u64,
+    /// First byte in the granule.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
 }
 
 /// Values by number. Numbers of removed values are used again.

@@ -1,10 +1,12 @@
 //! Reads.
 
-use ::disk::{Request, RequestKind};
+use ::disk::{IoError, Request, RequestKind};
 use image::channel::ReadPlan;
+use image::format::PieceSource;
 use image::map::{Base, Hold, Layout, Word};
 use image::shared::QuestionKind;
 use reactor::Context;
+use rustix::io::Errno;
 
 use crate::channel::{MappedChannel, Target};
 use crate::piece::Phase;
@@ -16,6 +18,8 @@ enum Run {
     File(u64),
     Below,
     Zero,
+    /// In several places, which the owner describes.
+    Mixed,
 }
 
 /// Returns the byte in the file of a place, and `skip` bytes later.
@@ -38,7 +42,68 @@ impl MappedChannel {
             Run::Ask(question) => self.ask(index, question),
             Run::File(at) => self.read(context, index, Target::File, at),
             Run::Below => self.read(context, index, Target::Below, offset),
+            Run::Mixed => {
+                let granule = offset >> self.map.shared().map.layout().granule_bits;
+                self.ask(index, QuestionKind::Describe(granule));
+            }
             Run::Zero => {
+                piece.buffers.zero();
+                self.end_piece(index, Ok(()));
+            }
+        }
+    }
+
+    /// Reads the parts of a mixed granule.
+    pub(crate) fn read_pieces(
+        &mut self,
+        context: &mut Context<'_>,
+        index: usize,
+        parts: &[image::format::Piece],
+    ) {
+        // All parts lie where they are as long as the request holds its epoch.
+        self.hold_until_end(index);
+        let bytes = 1_u64 << self.map.shared().map.layout().granule_bits;
+        let Some(piece) = self.pieces.get(index) else { return };
+        let (first, last) = (piece.offset % bytes, piece.offset % bytes + piece.len);
+        let (mut at, mut index) = (0, Some(index));
+        for part in parts {
+            let part_end = at + part.len as u64;
+            let (start, end) = (at.max(first), part_end.min(last));
+            if let Some(one) = index.filter(|_| start < end) {
+                // The rest is not planned: it is read from the next part.
+                index = self.cut_unplanned(one, end - start);
+                self.read_part(context, one, &part.source, start - at);
+            }
+            at = part_end;
+        }
+        if let Some(rest) = index {
+            self.end_piece(rest, Err(IoError::Storage(Errno::IO)));
+        }
+    }
+
+    fn read_part(
+        &mut self,
+        context: &mut Context<'_>,
+        index: usize,
+        source: &PieceSource,
+        skip: u64,
+    ) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        match source {
+            PieceSource::Bytes(bytes) => {
+                let bytes = bytes.get(skip as usize..).unwrap_or_default();
+                piece.buffers.write(bytes);
+                self.end_piece(index, Ok(()));
+            }
+            PieceSource::File(offset) => self.read(context, index, Target::File, offset + skip),
+            PieceSource::Below if piece.offset < self.limits.below => {
+                let (offset, room) = (piece.offset, self.limits.below - piece.offset);
+                if let Some(behind) = self.cut_unplanned(index, room) {
+                    self.read_part(context, behind, &PieceSource::Zero, 0);
+                }
+                self.read(context, index, Target::Below, offset);
+            }
+            PieceSource::Below | PieceSource::Zero => {
                 piece.buffers.zero();
                 self.end_piece(index, Ok(()));
             }
@@ -75,7 +140,7 @@ impl MappedChannel {
             holds.extend(hold);
             first.get_or_insert(run);
             total += run_len;
-            if matches!(first, Some(Run::Ask(_))) {
+            if matches!(first, Some(Run::Ask(_) | Run::Mixed)) {
                 break;
             }
         }
@@ -89,6 +154,7 @@ impl MappedChannel {
         let len = len.min(granule_bytes - skip);
         match self.map.plan_read(at >> layout.granule_bits) {
             ReadPlan::Ask(question) => (Run::Ask(question), len, None),
+            ReadPlan::Describe { hold } => (Run::Mixed, len, Some(hold)),
             ReadPlan::Base(base) => {
                 let (run, len) = self.base_run(base, at, len);
                 (run, len, None)

@@ -125,7 +125,7 @@ impl MappedChannel {
                     piece.len -= 1 << bits;
                 }
                 ReadPlan::Base(Base::Zero) => return self.end_piece(index, Ok(())),
-                ReadPlan::Parts { hold, .. } => {
+                ReadPlan::Parts { hold, .. } | ReadPlan::Describe { hold } => {
                     self.map.leave(hold);
                     return self.ask(index, QuestionKind::Discard(granule));
                 }

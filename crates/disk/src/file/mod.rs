@@ -138,6 +138,33 @@ impl FileDisk {
         Ok(Self::with(options, file, image_info, false))
     }
 
+    /// Opens a file that stores an image with metadata, from its path or from a descriptor that was
+    /// handed in. Its size need not be a number of blocks, and requests may go beyond it: the file
+    /// grows.
+    ///
+    /// # Errors
+    /// Fails as [`Self::reopen`] and [`Self::reopen_fd`] do.
+    pub fn open_container(
+        options: FileOptions,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, DiskError> {
+        let found = match fd {
+            Some(fd) => {
+                inspect::check_access(&options, fd)?;
+                fd.try_clone_to_owned().map_err(|error| DiskError::Os {
+                    action: "duplicate",
+                    path: options.path.clone(),
+                    source: rustix::io::Errno::from_io_error(&error)
+                        .unwrap_or(rustix::io::Errno::MFILE),
+                })?
+            }
+            None => inspect::find(&options)?,
+        };
+        let whole = inspect::whole_blocks(&options, found.as_fd())?;
+        let (file, image_info) = inspect::open(&options, found.as_fd(), whole)?;
+        Ok(Self::with(options, file, image_info, false))
+    }
+
     /// Takes over an image that another process has opened with the same options and hands over
     /// ([`Self::handover`]). The locks belong to the open file, so both processes share them.
     /// Activating takes them again without effect, and neither process releases them by closing its
@@ -167,6 +194,11 @@ impl FileDisk {
     /// failed.
     pub fn handover(&self) -> (&Arc<OwnedFd>, bool) {
         (&self.file, self.shared.lost.load(Ordering::Relaxed))
+    }
+
+    /// Makes every later flush fail: a flush of the file has failed elsewhere.
+    pub fn set_lost(&self) {
+        self.shared.lost.store(true, Ordering::Relaxed);
     }
 
     /// Adds a fence on `byte` ([`fence_byte`]). The disk can be activated only when no I/O of a

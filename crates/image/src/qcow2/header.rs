@@ -132,6 +132,11 @@ impl Header {
         1 << self.cluster_bits
     }
 
+    /// Returns the bytes of a block: a part of a cluster whose presence the map notes.
+    pub fn block_bytes(&self) -> u32 {
+        1 << super::format::words::block_bits(self)
+    }
+
     /// Returns whether L2 entries have a bitmap of subclusters.
     pub fn has_extended_l2(&self) -> bool {
         self.features.incompatible & Incompatible::EXTENDED_L2 != 0

@@ -1,5 +1,4 @@
 //! Tests of `mapped`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-mod format;
-mod requests;
+mod layers;

@@ -14,7 +14,7 @@
 mod describe;
 mod prepare;
 mod space;
-mod words;
+pub(super) mod words;
 mod write;
 
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ const AUTOCLEAR_OFFSET: u64 = 88;
 #[derive(Debug)]
 pub struct Qcow2Format<F> {
     image: Image<F>,
+    writes: bool,
     words: WordFormat,
     space: Space,
     /// Clusters for the L2 tables of L1 entries that need one.
@@ -60,8 +61,21 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
     /// # Errors
     /// As [`Image::open`], or the image cannot say that a part of the disk is zero.
     pub async fn open(file: F, has_below: bool) -> Result<Self, ImageError> {
-        let image = Image::open(file, Access::Write).await?;
-        if has_below && image.header.version < 3 {
+        Self::open_for(file, has_below, Access::Write).await
+    }
+
+    /// Opens an image to read it. Its file never changes.
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub async fn open_read_only(file: F, has_below: bool) -> Result<Self, ImageError> {
+        Self::open_for(file, has_below, Access::Read).await
+    }
+
+    async fn open_for(file: F, has_below: bool, access: Access) -> Result<Self, ImageError> {
+        let image = Image::open(file, access).await?;
+        let writes = access == Access::Write;
+        if writes && has_below && image.header.version < 3 {
             let feature = "version 2 and a backing image, so it cannot store zeroes".into();
             let next = "upgrade it with `qemu-img amend -o compat=1.1`";
             return Err(ImageError::Unsupported { feature, next });
@@ -70,7 +84,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         let space = Space::new(image.tables.len(), image.header.size);
         let (reserved, prepared) = Default::default();
         let (replacing, replaced, unpunched) = Default::default();
-        Ok(Self { image, words, space, reserved, prepared, replacing, replaced, unpunched })
+        Ok(Self { image, writes, words, space, reserved, prepared, replacing, replaced, unpunched })
     }
 
     /// Returns the image, to read it.
@@ -296,6 +310,9 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
     }
 
     async fn take_over(&mut self, used: &[(u64, Word)]) -> Result<(), ImageError> {
+        if !self.writes {
+            return Ok(());
+        }
         self.clear_autoclear().await?;
         let data = used.iter().filter(|(_, word)| word.is_data());
         let clusters: Vec<_> = data.map(|(_, word)| self.cluster_at(word.place())).collect();

@@ -11,6 +11,12 @@ const MIN_BLOCK_BITS: u32 = 12;
 /// Shift of the most blocks of a cluster.
 const MAX_BLOCKS_BITS: u32 = 4;
 
+/// Returns the shift of a block of an image.
+pub(crate) fn block_bits(header: &Header) -> u32 {
+    let bits = header.cluster_bits;
+    (bits - MAX_BLOCKS_BITS).max(MIN_BLOCK_BITS).min(bits)
+}
+
 /// Conversion between L2 entries and words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WordFormat {
@@ -21,9 +27,7 @@ pub(super) struct WordFormat {
 
 impl WordFormat {
     pub(super) fn new(header: &Header, has_below: bool) -> Self {
-        let bits = header.cluster_bits;
-        let block_bits = (bits - MAX_BLOCKS_BITS).max(MIN_BLOCK_BITS).min(bits);
-        Self { entries: header.entry_format(), has_below, block_bits }
+        Self { entries: header.entry_format(), has_below, block_bits: block_bits(header) }
     }
 
     /// Returns the shift of a block.

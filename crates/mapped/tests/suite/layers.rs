@@ -1,0 +1,162 @@
+//! Tests that layers in qcow2 images serve requests as other disks do.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use disk::conformance::{self, Client};
+use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
+use image::map::PagePool;
+use image::qcow2::{CreateOptions, create_file};
+use mapped::{JOURNAL, MappedDisk, Qcow2Options};
+use memory::Mapping;
+
+const SIZE: u64 = 8 << 20;
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Layer in an image, over a raw file if there is one.
+#[derive(Clone)]
+struct Layer {
+    path: PathBuf,
+    base: Option<PathBuf>,
+    direct: bool,
+    journal: Arc<Mapping>,
+}
+
+impl Layer {
+    /// Creates an image with clusters of `2^cluster_bits` bytes.
+    fn create(dir: &Path, cluster_bits: u32, extended_l2: bool) -> Self {
+        let path = dir.join("top.qcow2");
+        let options = CreateOptions { cluster_bits, extended_l2, ..CreateOptions::new(SIZE) };
+        create_file(&path, &options).unwrap();
+        Self::of(path)
+    }
+
+    fn of(path: PathBuf) -> Self {
+        let bytes = JOURNAL.cells().unwrap() as u64 * 8;
+        let journal = Arc::new(Mapping::memfd("journal", bytes).unwrap());
+        Self { path, base: None, direct: false, journal }
+    }
+
+    /// Puts the layer over a raw file of half its size, filled with sevens.
+    fn over_base(self, dir: &Path) -> Self {
+        let base = dir.join("base.raw");
+        std::fs::write(&base, vec![7; (SIZE / 2) as usize]).unwrap();
+        Self { base: Some(base), ..self }
+    }
+
+    fn file(&self, path: &Path, read_only: bool) -> Arc<FileDisk> {
+        let options = FileOptions {
+            path: path.into(),
+            read_only,
+            direct: self.direct,
+            block_size: None,
+            on_full: OnFull::Error,
+        };
+        Arc::new(FileDisk::open_container(options, None).unwrap())
+    }
+
+    fn open(&self) -> Arc<dyn Disk> {
+        let options = Qcow2Options {
+            path: self.path.clone(),
+            read_only: false,
+            direct: self.direct,
+            waits_for_room: true,
+            journal: self.journal.clone(),
+            pages: Arc::new(PagePool::new(64)),
+        };
+        let below = self.base.as_ref().map(|base| self.file(base, true) as Arc<dyn Disk>);
+        let file = self.file(&self.path, false);
+        let disk = Arc::new(MappedDisk::open_qcow2(file, below, options).unwrap());
+        match disk.geometry().block_size {
+            512 => disk,
+            _ => Arc::new(SmallBlocks::new(disk, 512)),
+        }
+    }
+
+    /// Checks the closed image with QEMU's tool.
+    fn check(&self) {
+        let output = Command::new("qemu-img").arg("check").arg(&self.path).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+    }
+}
+
+#[test]
+fn layers_conform() {
+    for (bits, extended_l2) in [(16, true), (16, false), (12, false), (9, false), (21, true)] {
+        let dir = dir();
+        let layer = Layer::create(dir.path(), bits, extended_l2);
+        conformance::run(layer.open());
+        layer.check();
+        let direct = Layer { direct: true, ..layer.over_base(dir.path()) };
+        conformance::run(direct.open());
+        direct.check();
+    }
+}
+
+#[test]
+fn writes_survive_a_close_and_hide_the_base() {
+    for extended_l2 in [false, true] {
+        let dir = dir();
+        let layer = Layer::create(dir.path(), 16, extended_l2).over_base(dir.path());
+        let disk = layer.open();
+        disk.activate().unwrap();
+        let client = Client::new(&disk);
+        client.write(8192, vec![1; 4096]);
+        client.write(60 << 10, vec![2; 8192]);
+        client.write(SIZE / 2 - 512, vec![3; 1024]);
+        let expected = |client: &Client| {
+            let read = client.read(0, 192 << 10);
+            assert_eq!(read[..8192], [7; 8192]);
+            assert_eq!(read[8192..12288], [1; 4096]);
+            assert_eq!(read[12288..60 << 10], [7; 48 << 10]);
+            assert_eq!(read[60 << 10..68 << 10], [2; 8192]);
+            assert_eq!(read[68 << 10..], [7; 124 << 10]);
+            let read = client.read(SIZE / 2 - 1024, 4096);
+            assert_eq!(read[..512], [7; 512]);
+            assert_eq!(read[512..1536], [3; 1024]);
+            assert_eq!(read[1536..], [0; 2560]);
+        };
+        expected(&client);
+        drop(client);
+        disk.deactivate().unwrap();
+        drop(disk);
+        layer.check();
+        let disk = layer.open();
+        disk.activate().unwrap();
+        expected(&Client::new(&disk));
+    }
+}
+
+#[test]
+fn a_compressed_image_is_read_and_overwritten() {
+    let dir = dir();
+    let (raw, path) = (dir.path().join("content.raw"), dir.path().join("top.qcow2"));
+    let content: Vec<_> = (0..SIZE).map(|at| (at / 3000 * 7) as u8).collect();
+    std::fs::write(&raw, &content).unwrap();
+    let convert = ["convert", "-c", "-O", "qcow2"];
+    let status = Command::new("qemu-img").args(convert).arg(&raw).arg(&path).status().unwrap();
+    assert!(status.success());
+    let layer = Layer::of(path);
+    let disk = layer.open();
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    assert!(client.read(0, SIZE) == content);
+    client.write(100 << 10, vec![9; 3072]);
+    let mut expected = content;
+    expected[100 << 10..103 << 10].fill(9);
+    assert!(client.read(0, SIZE) == expected);
+    drop(client);
+    disk.deactivate().unwrap();
+    layer.check();
+    assert!(layer.base.is_none());
+    let file = std::fs::File::open(&layer.path).unwrap();
+    let mut magic = [0; 4];
+    file.read_exact_at(&mut magic, 0).unwrap();
+    assert_eq!(&magic, b"QFI\xfb");
+}
