@@ -171,12 +171,12 @@ pub struct Qcow2Info {
     pub backing: Option<ImageBacking>,
     /// Number of internal snapshots.
     pub snapshot_count: u32,
-    /// The first 1,000 of them.
+    /// The first 500 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<ImageSnapshot>,
     /// Number of persistent bitmaps.
     pub bitmap_count: u32,
-    /// The first 1,000 of them.
+    /// The first 500 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bitmaps: Vec<ImageBitmap>,
 }

@@ -8,7 +8,7 @@ use super::snapshots::Snapshot;
 use crate::{ImageError, ImageFile};
 
 /// Most snapshots, and most bitmaps, that a report lists.
-const MAX_LISTED: usize = 1000;
+const MAX_LISTED: usize = 500;
 
 /// Properties of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +35,11 @@ pub struct Info {
     pub backing: Option<Backing>,
     /// Number of internal snapshots.
     pub snapshot_count: u32,
-    /// The first 1,000 of them.
+    /// The first 500 of them.
     pub snapshots: Vec<Snapshot>,
     /// Number of persistent bitmaps.
     pub bitmap_count: u32,
-    /// The first 1,000 of them.
+    /// The first 500 of them.
     pub bitmaps: Vec<Bitmap>,
 }
 

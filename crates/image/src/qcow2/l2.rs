@@ -24,7 +24,7 @@ pub struct EntryFormat {
     pub(super) has_zero_flag: bool,
 }
 
-/// What an image has of one cluster of the disk.
+/// State of one cluster of the disk in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L2Entry {
     /// Uncompressed or absent.

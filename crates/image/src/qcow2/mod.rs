@@ -2,7 +2,7 @@
 //!
 //! # Words
 //! - [`Header`]: checked first cluster. It names all tables.
-//! - [`L2Entry`]: what the image has of one cluster of the disk.
+//! - [`L2Entry`]: state of one cluster of the disk in the image.
 //! - [`Mapping`]: where the bytes of a range are.
 //! - [`Qcow2Format`]: an image that the owner of a map writes.
 //! - [`Refcounts`]: number of references to each cluster of the file.

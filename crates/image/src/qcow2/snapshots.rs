@@ -8,15 +8,17 @@ use crate::{ImageError, ImageFile};
 const FIXED_BYTES: usize = 40;
 /// Most bytes of an entry's extra data, as in QEMU.
 const MAX_EXTRA_BYTES: u32 = 1024;
+/// Most bytes of an id or name that are kept; others may have 65,535.
+const MAX_NAME_BYTES: usize = 255;
 /// Largest snapshot table in bytes, as in QEMU.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
 /// Internal snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Id. Bytes that are no text are replaced.
+    /// Id, up to 255 bytes. Bytes that are no text are replaced.
     pub id: String,
-    /// Name. Bytes that are no text are replaced.
+    /// Name, up to 255 bytes. Bytes that are no text are replaced.
     pub name: String,
     /// Time of its creation, in seconds since 1970.
     pub created_unix_seconds: u32,
@@ -79,13 +81,17 @@ impl SnapshotTable {
         }
         let (extra, names) = rest.split_at(extra_bytes);
         let (id, name) = names.split_at(id_bytes);
+        let text = |bytes: &[u8]| {
+            let kept = bytes.len().min(MAX_NAME_BYTES);
+            String::from_utf8_lossy(&bytes[..kept]).into_owned()
+        };
         let extra = |at: usize| {
             let word = extra.get(at..)?.first_chunk()?;
             Some(u64::from_be_bytes(*word))
         };
         Ok(Some(Snapshot {
-            id: String::from_utf8_lossy(id).into_owned(),
-            name: String::from_utf8_lossy(name).into_owned(),
+            id: text(id),
+            name: text(name),
             created_unix_seconds: number(16, 4) as u32,
             disk_bytes: extra(8),
             // Entries without the field have the size in 32 bits.

@@ -80,6 +80,7 @@ fn images_of_every_kind_read_as_by_qemu() {
         ("extended_l2=on,compression_type=zstd,cluster_size=128k", 131_072, true),
         ("preallocation=metadata", 65536, false),
         ("preallocation=falloc", 65536, false),
+        ("preallocation=full", 65536, false),
         ("preallocation=metadata,extended_l2=on", 65536, false),
     ];
     for (seed, (options, cluster, can_compress)) in (1..).zip(kinds) {

@@ -15,7 +15,7 @@ use model::image::{
 
 use super::ImageCallError;
 
-/// Longest name in a report, in characters. A name of another program may have 65,535 bytes.
+/// Longest name in a report, in characters: 500 snapshots and 500 bitmaps fit into a reply.
 const MAX_NAME_CHARS: usize = 255;
 
 /// Open image with the file that its locks belong to.

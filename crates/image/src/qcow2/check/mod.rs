@@ -9,6 +9,8 @@ mod counts;
 mod layout;
 mod references;
 mod repair;
+#[cfg(test)]
+mod tests;
 
 use super::image::Image;
 use crate::{ImageError, ImageFile};
