@@ -35,6 +35,10 @@ pub(crate) enum Bug {
     RecordNotCanceled,
     /// A successor leaves the journal as it is.
     JournalNotFolded,
+    /// New refcount blocks are named before they are durable.
+    BlocksNotSynced,
+    /// A cluster that a reference replaced is freed before the reference is durable.
+    ReplacedFreedEarly,
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Answers to questions.
 
+use rustix::io::Errno;
+
 use super::{Obstacle, Owner};
 use crate::format::Format;
 use crate::map::{Base, Kind, Word};
@@ -23,6 +25,10 @@ impl<F: Format> Owner<F> {
         match outcome {
             Ok(kind) => self.answer_with(&question, kind),
             Err(Obstacle::Busy) => self.keep_busy(question),
+            // No round makes room any more.
+            Err(Obstacle::NoRoom) if self.shared.is_lost() => {
+                self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
+            }
             Err(Obstacle::NoRoom) => self.no_room.push(question),
             Err(Obstacle::Failed(error)) => {
                 self.answer_with(&question, AnswerKind::Done(Err(error.errno())));

@@ -115,4 +115,10 @@ impl<F: ImageFile> Image<F> {
         }
         Ok(found)
     }
+
+    /// Shows a snapshot instead of the disk.
+    #[cfg(test)]
+    pub(crate) fn show(&mut self, snapshot: &Snapshot) {
+        self.header.l1 = snapshot.l1;
+    }
 }

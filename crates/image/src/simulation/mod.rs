@@ -6,8 +6,12 @@
 //! value that a request reads, and every value after a power cut, must be one that the history of
 //! the block allows.
 
+mod crash;
+mod format;
 mod history;
 mod owner;
+mod qcow2;
+
 mod random;
 mod request;
 mod storage;
@@ -20,35 +24,27 @@ use std::sync::atomic::AtomicU64;
 
 use crate::channel::MapChannel;
 use crate::journal::{Cells, Journal, JournalSize};
-use crate::map::{Kind, Map, PagePool};
+use crate::map::{Map, PagePool};
 use crate::shared::Shared;
+use format::{SimFormat, SimImage};
 use history::History;
 use owner::OwnerTask;
 use random::Random;
 use request::{KernelIo, Operation, Phase, Request, Target};
-use storage::SimFile;
-use toy::{BLOCKS, CLUSTERS, GRANULES, LAYOUT, SECTORS, SHARED, ToyOptions};
 
 const CHANNELS: usize = 2;
 /// Requests of a channel in flight.
 const DEPTH: usize = 3;
-/// Small, so that rings fill up and are folded. One entry a granule, and a spare one.
-const JOURNAL: JournalSize = JournalSize { entries: GRANULES + 1, rings: CHANNELS, records: 6 };
-
-/// Content of a block of the layer below.
-fn below(granule: usize, block: usize) -> u64 {
-    1 << 40 | (granule * BLOCKS + block) as u64
-}
-
-/// Content of a block of a cluster that a snapshot shares.
-fn shared_content(granule: usize, block: usize) -> u64 {
-    1 << 41 | (granule * BLOCKS + block) as u64
+/// Returns the sizes of a journal. Small, so that rings fill up and are folded. One entry a granule,
+/// and a spare one.
+fn journal_size(image: &SimImage) -> JournalSize {
+    JournalSize { entries: image.granules + 1, rings: CHANNELS, records: 6 }
 }
 
 /// Mix of a run.
 #[derive(Clone, Copy, Debug)]
-struct Mix {
-    toy: ToyOptions,
+struct Mix<O> {
+    format: O,
     /// Whether the storage fails now and then.
     eio: bool,
     /// Steps between two crashes, on average.
@@ -59,13 +55,12 @@ struct Mix {
     operations: [usize; 5],
 }
 
-const MIX: Mix = Mix {
-    toy: ToyOptions { has_blocks: true, punches: true },
-    eio: false,
-    crash_every: 750,
-    granules: (0, GRANULES),
-    operations: [7, 7, 1, 3, 2],
-};
+impl<O> Mix<O> {
+    /// Returns the usual mix, which uses these granules.
+    const fn new(format: O, granules: (usize, usize)) -> Self {
+        Self { format, eio: false, crash_every: 750, granules, operations: [7, 7, 1, 3, 2] }
+    }
+}
 
 /// Counters of a run, which show that it reached what it is to test.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,17 +101,17 @@ impl std::fmt::Debug for Violation {
     }
 }
 
-struct World {
-    mix: Mix,
+struct World<F: SimFormat> {
+    mix: Mix<F::Options>,
     random: Random,
     now: u64,
     life: u32,
-    file: SimFile,
+    image: SimImage,
     eio: bool,
-    cells: Cells,
+    journal: Cells,
     shared: Arc<Shared>,
     channels: Vec<MapChannel>,
-    owner: OwnerTask,
+    owner: OwnerTask<F>,
     requests: Vec<Option<Request>>,
     kernel: Vec<KernelIo>,
     histories: Vec<History>,
@@ -127,44 +122,40 @@ struct World {
     violation: Option<Violation>,
 }
 
-fn new_cells() -> Cells {
-    Arc::new((0..JOURNAL.cells().unwrap()).map(|_| AtomicU64::new(0)).collect::<Vec<_>>())
+fn new_journal(image: &SimImage) -> Cells {
+    let cells = journal_size(image).cells().unwrap();
+    Arc::new((0..cells).map(|_| AtomicU64::new(0)).collect::<Vec<_>>())
 }
 
-fn new_shared(cells: &Cells) -> Arc<Shared> {
-    let map = Map::new(LAYOUT, Arc::new(PagePool::new(64)));
-    Arc::new(Shared::new(map, Journal::open(Arc::clone(cells), JOURNAL).unwrap()))
+fn new_shared(image: &SimImage, journal: &Cells) -> Arc<Shared> {
+    let map = Map::new(image.layout, Arc::new(PagePool::new(64)));
+    let journal = Journal::open(Arc::clone(journal), journal_size(image)).unwrap();
+    Arc::new(Shared::new(map, journal))
 }
 
 fn new_channels(shared: &Arc<Shared>) -> Vec<MapChannel> {
     (0..CHANNELS as u32).map(|at| MapChannel::open(Arc::clone(shared), at).unwrap()).collect()
 }
 
-impl World {
-    fn new(seed: u64, mix: Mix) -> Self {
-        let file = SimFile::new(SECTORS);
-        toy::create(&file, shared_content);
-        let cells = new_cells();
-        let shared = new_shared(&cells);
-        let first = |granule, block| {
-            let is_shared = granule < SHARED;
-            if is_shared { shared_content(granule, block) } else { below(granule, block) }
-        };
-        let blocks = (0..GRANULES * BLOCKS).map(|at| (at / BLOCKS, at % BLOCKS));
+impl<F: SimFormat> World<F> {
+    fn new(seed: u64, mix: Mix<F::Options>) -> Self {
+        let image = F::create(mix.format);
+        let journal = new_journal(&image);
+        let shared = new_shared(&image, &journal);
         Self {
             mix,
             random: Random::new(seed),
             now: 0,
             life: 0,
-            owner: OwnerTask::start(&shared, &file, mix.toy),
+            owner: OwnerTask::start(&shared, &image.file, mix.format),
             channels: new_channels(&shared),
-            file,
             eio: mix.eio,
-            cells,
+            journal,
             shared,
             requests: Vec::new(),
             kernel: Vec::new(),
-            histories: blocks.map(|(granule, block)| History::new(first(granule, block))).collect(),
+            histories: image.initial.iter().map(|value| History::new(*value)).collect(),
+            image,
             next_value: 1,
             last_flush: 0,
             acknowledged_early: BTreeSet::new(),
@@ -191,8 +182,8 @@ impl World {
         std::mem::replace(&mut request.phase, Phase::Asked)
     }
 
-    fn history(&mut self, granule: usize, block: usize) -> &mut History {
-        &mut self.histories[granule * BLOCKS + block]
+    fn history(&mut self, granule: usize, cell: usize) -> &mut History {
+        &mut self.histories[granule * self.image.cells + cell]
     }
 
     /// Starts a random request.
@@ -204,15 +195,16 @@ impl World {
         }
         let (first, end) = self.mix.granules;
         let granule = first + self.random.below(end - first);
-        let block = self.random.below(BLOCKS);
+        let cell = self.random.below(self.image.cells);
         let operation = self.pick_operation();
         let is_write = |one: &Target| matches!(one.operation, Operation::Write { .. });
         let same = |one: &Request| {
-            is_write(&one.target) && one.target.granule == granule && one.target.block == block
+            is_write(&one.target) && one.target.granule == granule && one.target.cell == cell
         };
-        // Blocks have one writer at a time, so that their history is an order.
+        // Cells have one writer at a time, so that their history is an order.
+        let writer = (granule * self.image.cells + cell) % CHANNELS;
         if matches!(operation, Operation::Write { .. })
-            && (block % CHANNELS != channel || self.requests.iter().flatten().any(same))
+            && (writer != channel || self.requests.iter().flatten().any(same))
         {
             return;
         }
@@ -220,13 +212,13 @@ impl World {
         self.next_value += 1;
         let now = self.now;
         match operation {
-            Operation::Write { .. } => self.history(granule, block).begin(value, now),
+            Operation::Write { .. } => self.history(granule, cell).begin(value, now),
             Operation::Discard => {
-                (0..BLOCKS).for_each(|one| self.history(granule, one).begin(0, now))
+                (0..self.image.cells).for_each(|one| self.history(granule, one).begin(0, now))
             }
             _ => {}
         }
-        let target = Target { channel, operation, granule, block, value };
+        let target = Target { channel, operation, granule, cell, value };
         let is_slow = self.random.one_in(5);
         let request =
             Request { target, began: now, phase: Phase::Start, is_slow, is_durable: false };
@@ -257,7 +249,7 @@ impl World {
 
     fn end_event(&mut self, target: &Target, began: u64) {
         let now = self.now;
-        self.history(target.granule, target.block).end(target.value, began, now);
+        self.history(target.granule, target.cell).end(target.value, began, now);
     }
 
     /// Ends a request, and checks what it read.
@@ -270,14 +262,14 @@ impl World {
             return;
         };
         let now = self.now;
-        let Target { granule, block, .. } = target;
+        let Target { granule, cell, .. } = target;
         match target.operation {
             Operation::Read => {
                 self.seen.reads += 1;
-                if !self.history(granule, block).allows(value, began, now) {
-                    let events = format!("{:?}", self.history(granule, block).events);
+                if !self.history(granule, cell).allows(value, began, now) {
+                    let events = format!("{:?}", self.history(granule, cell).events);
                     self.fail(format!(
-                        "a read of {granule}.{block} from {began} gives {value:#x}: {events}"
+                        "a read of {granule}.{cell} from {began} gives {value:#x}: {events}"
                     ));
                 }
             }
@@ -285,95 +277,17 @@ impl World {
                 self.end_event(&target, began);
                 self.acknowledged_early.remove(&(at, target.value));
                 if durable {
-                    self.history(granule, block).durable.push(target.value);
+                    self.history(granule, cell).durable.push(target.value);
                 }
             }
             Operation::Discard => {
-                (0..BLOCKS).for_each(|one| self.history(granule, one).end(0, began, now));
+                (0..self.image.cells).for_each(|one| self.history(granule, one).end(0, began, now));
             }
             Operation::Flush => self.last_flush = self.last_flush.max(began),
         }
         let oldest = self.requests.iter().flatten().map(|one| one.began).min().unwrap_or(now);
         let since = self.last_flush.min(oldest);
         self.histories.iter_mut().for_each(|history| history.prune(since));
-    }
-
-    /// Kills the process. Its I/O ends, then a successor begins.
-    fn kill(&mut self) {
-        self.seen.kills += 1;
-        self.life += 1;
-        while !self.kernel.is_empty() {
-            let index = self.random.below(self.kernel.len());
-            self.end_kernel(index);
-        }
-        for request in self.requests.iter_mut().flatten() {
-            request.phase = Phase::Start;
-        }
-        self.restart();
-    }
-
-    fn restart(&mut self) {
-        self.collect_counts();
-        self.acknowledged_early.clear();
-        self.shared = new_shared(&self.cells);
-        self.channels = new_channels(&self.shared);
-        self.owner = OwnerTask::start(&self.shared, &self.file, self.mix.toy);
-    }
-
-    /// Cuts the power: memory and caches are lost, and the guest with them.
-    fn cut(&mut self) {
-        self.seen.cuts += 1;
-        self.life += 1;
-        self.kernel.clear();
-        self.requests.clear();
-        self.file.cut(&mut self.random);
-        self.cells = new_cells();
-        self.check_medium();
-        self.last_flush = self.now;
-        self.restart();
-    }
-
-    /// Checks references, refcounts and contents after a power cut.
-    fn check_medium(&mut self) {
-        let mut uses = [0; CLUSTERS];
-        uses[..SHARED].fill(1);
-        let words: Vec<_> = (0..GRANULES).map(|at| toy::reference(&self.file, at)).collect();
-        for (granule, word) in words.iter().enumerate() {
-            if word.is_data() || word.kind() == Kind::Shared {
-                let cluster = toy::cluster_at(word.place());
-                uses[cluster] += 1;
-                let count = toy::refcount(&self.file, cluster);
-                if count < uses[cluster] {
-                    let uses = uses[cluster];
-                    self.fail(format!(
-                        "granule {granule}: cluster {cluster} has {uses} users, refcount {count}"
-                    ));
-                }
-            }
-        }
-        let now = self.now;
-        for at in 0..GRANULES * BLOCKS {
-            let (granule, block) = (at / BLOCKS, at % BLOCKS);
-            let value = self.content(words[granule], granule, block);
-            let history = &self.histories[at];
-            let lost = history.lost_durable(value);
-            if !history.allows(value, self.last_flush, now) || lost.is_some() {
-                let events = format!("{:?}", history.events);
-                let flush = self.last_flush;
-                self.fail(format!(
-                    "after a cut {granule}.{block} reads {value:#x}, last flush {flush}, durable \
-                     {lost:?}: {events}"
-                ));
-            }
-            self.histories[at].reset(value, now);
-        }
-        for at in 0..SHARED * BLOCKS {
-            let (granule, block) = (at / BLOCKS, at % BLOCKS);
-            let value = self.file.value(toy::cluster_sector(granule) + block);
-            if value != shared_content(granule, block) {
-                self.fail(format!("the snapshot's block {granule}.{block} was overwritten"));
-            }
-        }
     }
 
     fn step(&mut self) {

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::World;
+use super::format::SimFormat;
 use super::storage::SimFile;
-use super::toy::{GRANULES, Toy, ToyOptions};
 use crate::ImageError;
 use crate::owner::{Owner, Round};
 use crate::shared::Shared;
 
 type Task<T> = Pin<Box<dyn Future<Output = T>>>;
-type ToyOwner = Owner<Toy>;
+/// A call of an owner, which may begin or continue a round.
+type Call<F> = Task<(Owner<F>, Option<Round<SimFile>>)>;
 
 /// What the owner does.
-enum Activity {
-    Opening(Task<Result<ToyOwner, ImageError>>),
-    Idle(Box<ToyOwner>),
-    /// A call of the owner, which may begin or continue a round.
-    Busy(Task<(ToyOwner, Option<Round<SimFile>>)>),
+enum Activity<F> {
+    Opening(Task<Result<Owner<F>, ImageError>>),
+    Idle(Box<Owner<F>>),
+    Busy(Call<F>),
     /// The owner is in use by the step that runs.
     Taken,
 }
@@ -33,8 +33,8 @@ enum Rounding {
     Synced(Round<SimFile>, bool),
 }
 
-pub(super) struct OwnerTask {
-    activity: Activity,
+pub(super) struct OwnerTask<F> {
+    activity: Activity<F>,
     rounding: Rounding,
     /// True while the owner writes the references of a round.
     writes: bool,
@@ -44,15 +44,17 @@ fn poll<T>(task: &mut Task<T>) -> Poll<T> {
     task.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-impl OwnerTask {
-    pub(super) fn start(shared: &Arc<Shared>, file: &SimFile, options: ToyOptions) -> Self {
-        let opening = Owner::take_over(Arc::clone(shared), Toy::new(file.clone(), options));
-        let activity = Activity::Opening(Box::pin(opening));
+impl<F: SimFormat> OwnerTask<F> {
+    pub(super) fn start(shared: &Arc<Shared>, file: &SimFile, options: F::Options) -> Self {
+        let (shared, file) = (Arc::clone(shared), file.clone());
+        let activity = Activity::Opening(Box::pin(async move {
+            Owner::take_over(shared, F::open(file, options).await?).await
+        }));
         Self { activity, rounding: Rounding::None, writes: false }
     }
 }
 
-impl World {
+impl<F: SimFormat> World<F> {
     /// Runs the owner to its next call, or a sync of a round.
     pub(super) fn step_owner(&mut self) {
         if !matches!(self.owner.rounding, Rounding::None) && self.random.one_in(3) {
@@ -76,7 +78,7 @@ impl World {
         }
     }
 
-    fn end_call(&mut self, mut owner: ToyOwner, round: Option<Round<SimFile>>) {
+    fn end_call(&mut self, mut owner: Owner<F>, round: Option<Round<SimFile>>) {
         if let Some(mut round) = round {
             let is_first = !std::mem::take(&mut self.owner.writes);
             let sync = async move {
@@ -101,14 +103,14 @@ impl World {
         }
     }
 
-    fn begin_call(&mut self, mut owner: ToyOwner) {
+    fn begin_call(&mut self, mut owner: Owner<F>) {
         let choice = self.random.below(4);
         if choice == 0
             && let Rounding::Synced(..) = self.owner.rounding
         {
             return self.continue_round(owner);
         }
-        let task: Task<(ToyOwner, Option<Round<SimFile>>)> = if choice == 1 && owner.wants_round() {
+        let task: Call<F> = if choice == 1 && owner.wants_round() {
             Box::pin(async move {
                 let round = owner.begin_round().await;
                 (owner, Some(round))
@@ -130,7 +132,7 @@ impl World {
         self.owner.activity = Activity::Busy(task);
     }
 
-    fn continue_round(&mut self, mut owner: ToyOwner) {
+    fn continue_round(&mut self, mut owner: Owner<F>) {
         let Rounding::Synced(mut round, is_first) =
             std::mem::replace(&mut self.owner.rounding, Rounding::None)
         else {
@@ -149,12 +151,12 @@ impl World {
     }
 
     pub(super) fn step_eviction(&mut self) {
-        let granule = self.random.below(GRANULES) as u64;
+        let granule = self.image.first + self.random.below(self.image.granules);
         if let Activity::Idle(owner) = &mut self.owner.activity {
-            owner.evict(granule);
+            owner.evict(granule as u64);
         }
         if self.eio && self.random.one_in(300) {
-            self.file.fail_later(self.random.below(20) as u32);
+            self.image.file.fail_later(self.random.below(20) as u32);
         }
     }
 

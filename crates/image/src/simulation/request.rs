@@ -1,12 +1,14 @@
 //! A guest's request on its way through a channel.
 
 use crate::channel::{AddedBlocks, ReadPlan, WritePlan};
-use crate::map::{Base, Hold, Word};
+use crate::format::{PieceSource, Pieces};
+use crate::map::{Base, Hold, Kind, Place, Word};
 use crate::planted::{Bug, is_planted};
 use crate::shared::{AnswerKind, Grant, QuestionKind};
 
-use super::toy::{BLOCKS, cluster_at, cluster_sector};
-use super::{World, below};
+use super::World;
+use super::format::SimFormat;
+use super::storage::number;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -21,7 +23,7 @@ pub(super) struct Target {
     pub(super) channel: usize,
     pub(super) operation: Operation,
     pub(super) granule: usize,
-    pub(super) block: usize,
+    pub(super) cell: usize,
     pub(super) value: u64,
 }
 
@@ -42,6 +44,8 @@ pub(super) enum Phase {
     Start,
     Asked,
     Granted(Grant),
+    /// Waits for the parts of a granule: to read it, or to fill a grant.
+    Describing(Hold, Option<Grant>),
     InKernel(Io),
     Written(Io),
     Recorded(AddedBlocks),
@@ -82,9 +86,10 @@ pub(super) enum Effect {
     Sync(u64),
 }
 
-impl World {
-    fn sector(word_place: crate::map::Place, block: usize) -> usize {
-        cluster_sector(cluster_at(word_place)) + block
+impl<F: SimFormat> World<F> {
+    /// Returns the sector of a cell in a cluster.
+    fn sector(&self, place: Place, cell: usize) -> usize {
+        self.image.sector(place.units() << self.image.layout.unit_bits, cell)
     }
 
     fn submit(&mut self, request: usize, io: Io, effect: Effect) {
@@ -102,25 +107,22 @@ impl World {
     /// Plans a request, and submits its I/O or asks the owner.
     pub(super) fn plan(&mut self, at: usize) {
         let target = self.target(at);
-        let granule = target.granule as u64;
+        let granule = (self.image.first + target.granule) as u64;
         match target.operation {
             Operation::Read => match self.channels[target.channel].plan_read(granule) {
                 ReadPlan::Ask(question) => self.ask(at, question),
-                ReadPlan::Describe { hold } => {
-                    self.channels[target.channel].leave(hold);
-                    self.ask(at, QuestionKind::Describe(granule));
-                }
+                ReadPlan::Describe { hold } => self.ask_pieces(at, hold, None),
                 ReadPlan::Base(base) => {
-                    let value = base_value(base, &target);
+                    let value = self.base_value(base, target.granule, target.cell);
                     self.set_phase(at, Phase::Ending(Ok(value)));
                 }
-                ReadPlan::Parts { hold, word } if word.mask() >> target.block & 1 == 1 => {
-                    let effect = Effect::Read(Self::sector(word.place(), target.block));
+                ReadPlan::Parts { hold, word } if self.is_stored(word, target.cell) => {
+                    let effect = Effect::Read(self.sector(word.place(), target.cell));
                     self.submit(at, Io::Read(hold), effect);
                 }
                 ReadPlan::Parts { hold, word } => {
                     self.channels[target.channel].leave(hold);
-                    let value = base_value(word.base(), &target);
+                    let value = self.base_value(word.base(), target.granule, target.cell);
                     self.set_phase(at, Phase::Ending(Ok(value)));
                 }
             },
@@ -128,19 +130,17 @@ impl World {
                 let channel = &self.channels[target.channel];
                 let durable = durable && !channel.needs_round();
                 self.requests[at].as_mut().expect("a request").is_durable = durable;
-                let channel = &mut self.channels[target.channel];
-                let place = |place| {
-                    let sectors = vec![(Self::sector(place, target.block), target.value)];
-                    Effect::Write { sectors, durable }
-                };
-                match channel.plan_write(granule, 1 << target.block) {
+                let block = 1 << self.image.block(target.cell);
+                match self.channels[target.channel].plan_write(granule, block) {
                     WritePlan::Ask(question) => self.ask(at, question),
-                    WritePlan::InPlace { hold, place: to } => {
-                        self.submit(at, Io::InPlace(hold), place(to));
+                    WritePlan::InPlace { hold, place } => {
+                        let sectors = vec![(self.sector(place, target.cell), target.value)];
+                        self.submit(at, Io::InPlace(hold), Effect::Write { sectors, durable });
                     }
                     WritePlan::Add(added) => {
-                        let effect = place(added.place());
-                        self.submit(at, Io::Add(added), effect);
+                        let sector = self.sector(added.place(), target.cell);
+                        let sectors = vec![(sector, target.value)];
+                        self.submit(at, Io::Add(added), Effect::Write { sectors, durable });
                     }
                 }
             }
@@ -148,7 +148,7 @@ impl World {
             Operation::Flush => {
                 let shared = self.channels[target.channel].shared();
                 if shared.is_durable() && !shared.is_lost() {
-                    let number = self.file.last_write();
+                    let number = self.image.file.last_write();
                     self.submit(at, Io::Sync, Effect::Sync(number));
                 } else {
                     self.ask(at, QuestionKind::Flush);
@@ -157,32 +157,107 @@ impl World {
         }
     }
 
-    /// Fills a grant: the whole cluster in one write.
-    fn fill(&mut self, at: usize, grant: Grant) {
+    /// Asks for the parts of a mixed granule, to read it or to fill a grant.
+    fn ask_pieces(&mut self, at: usize, hold: Hold, grant: Option<Grant>) {
         let target = self.target(at);
-        let hold = self.channels[target.channel].enter_grant();
-        let sectors = (0..BLOCKS).map(|block| {
-            let value = if block == target.block {
-                target.value
-            } else {
-                self.content(grant.prior, target.granule, block)
+        let granule = (self.image.first + target.granule) as u64;
+        self.channels[target.channel].ask(at as u32, QuestionKind::Describe(granule));
+        self.set_phase(at, Phase::Describing(hold, grant));
+    }
+
+    /// Handles the answer to [`Self::ask_pieces`].
+    fn on_pieces(&mut self, at: usize, hold: Hold, grant: Option<Grant>, kind: AnswerKind) {
+        let target = self.target(at);
+        match (kind, grant) {
+            (AnswerKind::Pieces(pieces), Some(grant)) => self.fill(at, grant, hold, Some(&pieces)),
+            (AnswerKind::Pieces(pieces), None) => match self.piece(&pieces, &target, target.cell) {
+                Ok(value) => {
+                    self.channels[target.channel].leave(hold);
+                    self.set_phase(at, Phase::Ending(Ok(value)));
+                }
+                Err(sector) => self.submit(at, Io::Read(hold), Effect::Read(sector)),
+            },
+            (AnswerKind::Done(_), Some(grant)) => {
+                self.channels[target.channel].fail_grant(grant, hold);
+                self.set_phase(at, Phase::Ending(Err(())));
+            }
+            (kind, grant) => {
+                if grant.is_some() {
+                    self.fail(format!("a granted granule is not mixed any more: {target:?}"));
+                }
+                self.channels[target.channel].leave(hold);
+                let ends = matches!(kind, AnswerKind::Done(_));
+                self.set_phase(at, if ends { Phase::Ending(Err(())) } else { Phase::Start });
+            }
+        }
+    }
+
+    /// Returns the value of a cell of a mixed granule, or the sector that has it.
+    fn piece(&self, pieces: &Pieces, target: &Target, cell: usize) -> Result<u64, usize> {
+        let mut within = self.image.cell_offset(cell);
+        for piece in pieces.iter() {
+            if within >= piece.len {
+                within -= piece.len;
+                continue;
+            }
+            return match &piece.source {
+                PieceSource::Bytes(bytes) => Ok(number(&bytes[within..])),
+                PieceSource::Zero => Ok(0),
+                PieceSource::Below => Ok(self.image.below(target.granule, cell)),
+                PieceSource::File(offset) => {
+                    Err((*offset as usize + within) / self.image.file.sector_bytes())
+                }
             };
-            (Self::sector(grant.place, block), value)
+        }
+        panic!("the pieces of {target:?} are too short: {pieces:?}")
+    }
+
+    /// Begins to fill a grant.
+    fn begin_fill(&mut self, at: usize, grant: Grant) {
+        let channel = self.target(at).channel;
+        let hold = self.channels[channel].enter_grant();
+        if grant.prior.kind() == Kind::Mixed {
+            self.ask_pieces(at, hold, Some(grant));
+        } else {
+            self.fill(at, grant, hold, None);
+        }
+    }
+
+    /// Fills a grant: the whole cluster in one write.
+    fn fill(&mut self, at: usize, grant: Grant, hold: Hold, pieces: Option<&Pieces>) {
+        let target = self.target(at);
+        let prior = |cell| match pieces.map(|pieces| self.piece(pieces, &target, cell)) {
+            Some(Ok(value)) => value,
+            Some(Err(sector)) => self.image.file.value(sector),
+            None => self.content(grant.prior, target.granule, cell),
+        };
+        let sectors = (0..self.image.cells).map(|cell| {
+            let value = if cell == target.cell { target.value } else { prior(cell) };
+            (self.sector(grant.place, cell), value)
         });
         let effect = Effect::Write { sectors: sectors.collect(), durable: false };
         self.submit(at, Io::Fill(grant, hold), effect);
     }
 
-    /// Returns what a block reads as with this word, now.
-    pub(super) fn content(&self, word: Word, granule: usize, block: usize) -> u64 {
-        let is_stored = matches!(word.kind(), crate::map::Kind::Shared) || word.is_data();
-        if is_stored && word.mask() >> block & 1 == 1 {
-            self.file.value(Self::sector(word.place(), block))
+    /// Returns whether the place of a word has a cell.
+    fn is_stored(&self, word: Word, cell: usize) -> bool {
+        let has_place = word.is_data() || word.kind() == Kind::Shared;
+        has_place && word.mask() >> self.image.block(cell) & 1 == 1
+    }
+
+    /// Returns what a cell reads as with this word, now.
+    fn content(&self, word: Word, granule: usize, cell: usize) -> u64 {
+        if self.is_stored(word, cell) {
+            self.image.file.value(self.sector(word.place(), cell))
         } else {
-            match word.base() {
-                Base::Below => below(granule, block),
-                Base::Zero => 0,
-            }
+            self.base_value(word.base(), granule, cell)
+        }
+    }
+
+    fn base_value(&self, base: Base, granule: usize, cell: usize) -> u64 {
+        match base {
+            Base::Below => self.image.below(granule, cell),
+            Base::Zero => 0,
         }
     }
 
@@ -206,7 +281,7 @@ impl World {
                 self.set_phase(at, Phase::Recorded(added));
             }
             Io::Fill(grant, hold) => {
-                channel.commit_grant(&grant, u16::MAX >> (16 - BLOCKS), hold);
+                channel.commit_grant(&grant, self.image.layout.full_mask(), hold);
                 self.set_phase(at, Phase::Committed);
             }
             Io::Read(_) | Io::Sync => {}
@@ -227,7 +302,7 @@ impl World {
     pub(super) fn advance(&mut self, at: usize) {
         match self.take_phase(at) {
             Phase::Start => self.plan(at),
-            Phase::Granted(grant) => self.fill(at, grant),
+            Phase::Granted(grant) => self.begin_fill(at, grant),
             Phase::Written(io) => self.commit(at, io),
             Phase::Recorded(added) => {
                 let channel = self.target(at).channel;
@@ -236,21 +311,25 @@ impl World {
             }
             Phase::Committed => self.end_write(at),
             Phase::Ending(outcome) => self.acknowledge(at, outcome),
-            waiting @ (Phase::Asked | Phase::InKernel(_)) => self.set_phase(at, waiting),
+            waiting @ (Phase::Asked | Phase::Describing(..) | Phase::InKernel(_)) => {
+                self.set_phase(at, waiting)
+            }
         }
     }
 
     /// Handles an answer of the owner.
     pub(super) fn on_answer(&mut self, at: usize, kind: AnswerKind) {
         let Some(request) = self.requests.get(at).and_then(Option::as_ref) else { return };
-        if !matches!(request.phase, Phase::Asked) {
-            return;
-        }
         let value = request.target.value;
-        let phase = match kind {
+        let phase = match self.take_phase(at) {
+            Phase::Asked => kind,
+            Phase::Describing(hold, grant) => return self.on_pieces(at, hold, grant, kind),
+            other => return self.set_phase(at, other),
+        };
+        let phase = match phase {
             AnswerKind::Look => Phase::Start,
             AnswerKind::Granted(grant) => Phase::Granted(grant),
-            // The toy format has no mixed granules.
+            // No request in this phase has asked for them.
             AnswerKind::Pieces(_) => Phase::Start,
             AnswerKind::Done(outcome) => Phase::Ending(outcome.map(|()| value).map_err(drop)),
         };
@@ -263,17 +342,17 @@ impl World {
         let fails = self.eio && matches!(effect, Effect::Write { .. }) && self.random.one_in(300);
         let mut read = 0;
         match effect {
-            Effect::Read(sector) => read = self.file.value(sector),
+            Effect::Read(sector) => read = self.image.file.value(sector),
             Effect::Write { .. } if fails => {}
             Effect::Write { sectors, durable } => {
                 for (sector, value) in sectors {
-                    self.file.set_value(sector, value);
+                    self.image.file.set_value(sector, value);
                     if durable {
-                        self.file.sync_sector(sector);
+                        self.image.file.sync_sector(sector);
                     }
                 }
             }
-            Effect::Sync(number) => self.file.sync_to(number),
+            Effect::Sync(number) => self.image.file.sync_to(number),
         }
         if life != self.life {
             return;
@@ -306,12 +385,5 @@ impl World {
             io => Phase::Written(io),
         };
         self.set_phase(at, phase);
-    }
-}
-
-fn base_value(base: Base, target: &Target) -> u64 {
-    match base {
-        Base::Below => below(target.granule, target.block),
-        Base::Zero => 0,
     }
 }

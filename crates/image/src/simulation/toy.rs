@@ -1,24 +1,27 @@
 //! Toy format: one sector a reference, one a refcount, then clusters of four sectors.
 
-use super::storage::{SECTOR, SimFile};
+use super::format::{SimFormat, SimImage};
+use super::storage::SimFile;
 use crate::ImageError;
 use crate::ImageFile;
 use crate::format::{Format, Pieces};
-use crate::map::{Kind, Layout, Place, Word};
+use crate::map::{Base, Kind, Layout, Place, Word};
 use crate::planted::{Bug, is_planted};
 
+/// Bytes of a sector.
+const SECTOR: usize = 16;
 /// Granules of the disk.
 pub(super) const GRANULES: usize = 6;
 /// Clusters of the image: fewer than a busy guest wants.
-pub(super) const CLUSTERS: usize = 10;
+const CLUSTERS: usize = 10;
 /// Blocks of a granule.
-pub(super) const BLOCKS: usize = 4;
+const BLOCKS: usize = 4;
 /// Granules whose cluster a snapshot uses, too. They have the first clusters.
-pub(super) const SHARED: usize = 2;
+const SHARED: usize = 2;
 /// Sectors of the file.
-pub(super) const SECTORS: usize = GRANULES + CLUSTERS + CLUSTERS * BLOCKS;
+const SECTORS: usize = GRANULES + CLUSTERS + CLUSTERS * BLOCKS;
 
-pub(super) const LAYOUT: Layout = Layout {
+const LAYOUT: Layout = Layout {
     granules: GRANULES as u64,
     granule_bits: 6,
     block_bits: 4,
@@ -47,12 +50,12 @@ pub(super) struct Toy {
 }
 
 /// Returns the first sector of a cluster.
-pub(super) fn cluster_sector(cluster: usize) -> usize {
+fn cluster_sector(cluster: usize) -> usize {
     GRANULES + CLUSTERS + cluster * BLOCKS
 }
 
 /// Returns the cluster at a place.
-pub(super) fn cluster_at(place: Place) -> usize {
+fn cluster_at(place: Place) -> usize {
     (place.units() as usize - GRANULES - CLUSTERS) / BLOCKS
 }
 
@@ -61,34 +64,95 @@ fn place_of(cluster: usize) -> Place {
 }
 
 /// Returns the reference in a sector.
-pub(super) fn reference(file: &SimFile, granule: usize) -> Word {
+fn reference(file: &SimFile, granule: usize) -> Word {
     let word = Word::from_bits(file.value(granule));
     if word.kind() == Kind::Ask { Word::BELOW } else { word }
 }
 
-pub(super) fn refcount(file: &SimFile, cluster: usize) -> u64 {
+fn refcount(file: &SimFile, cluster: usize) -> u64 {
     file.value(GRANULES + cluster)
 }
 
-/// Writes an image whose first granules share their clusters with a snapshot. `initial` gives the
-/// content of a block.
-pub(super) fn create(file: &SimFile, initial: impl Fn(usize, usize) -> u64) {
-    for granule in 0..SHARED {
-        file.set_value(granule, Word::shared(place_of(granule)).bits());
-        file.set_value(GRANULES + granule, 2);
-        for block in 0..BLOCKS {
-            file.set_value(cluster_sector(granule) + block, initial(granule, block));
+/// Content of a block of a cluster that a snapshot shares.
+fn shared_content(granule: usize, block: usize) -> u64 {
+    1 << 41 | (granule * BLOCKS + block) as u64
+}
+
+impl SimFormat for Toy {
+    type Options = ToyOptions;
+
+    /// The first granules share their clusters with a snapshot.
+    fn create(_: ToyOptions) -> SimImage {
+        let file = SimFile::new(SECTOR, &[0; SECTORS * SECTOR], 0);
+        let mut fixed = Vec::new();
+        for granule in 0..SHARED {
+            file.set_value(granule, Word::shared(place_of(granule)).bits());
+            file.set_value(GRANULES + granule, 2);
+            for block in 0..BLOCKS {
+                let sector = cluster_sector(granule) + block;
+                file.set_value(sector, shared_content(granule, block));
+                fixed.push((sector, file.sector(sector)));
+            }
         }
+        file.sync_to(u64::MAX);
+        let mut image = SimImage {
+            file,
+            layout: LAYOUT,
+            first: 0,
+            granules: GRANULES,
+            cells: BLOCKS,
+            has_below: true,
+            initial: Vec::new(),
+            fixed,
+        };
+        image.initial = contents(&image);
+        image
     }
-    file.sync_to(u64::MAX);
+
+    async fn open(file: SimFile, options: ToyOptions) -> Result<Self, ImageError> {
+        let (free, condemned, unpunched, replaced) = Default::default();
+        Ok(Self { file, options, free, condemned, unpunched, replaced })
+    }
+
+    fn check(image: &SimImage, _: ToyOptions, _: u64) -> Result<Vec<u64>, String> {
+        let mut uses = [0; CLUSTERS];
+        uses[..SHARED].fill(1);
+        for granule in 0..GRANULES {
+            let word = reference(&image.file, granule);
+            if word.is_data() || word.kind() == Kind::Shared {
+                let cluster = cluster_at(word.place());
+                uses[cluster] += 1;
+                let (uses, count) = (uses[cluster], refcount(&image.file, cluster));
+                if count < uses {
+                    return Err(format!(
+                        "granule {granule}: cluster {cluster} has {uses} users, refcount {count}"
+                    ));
+                }
+            }
+        }
+        image.check_fixed()?;
+        Ok(contents(image))
+    }
+}
+
+/// Returns what all blocks read as.
+fn contents(image: &SimImage) -> Vec<u64> {
+    let content = |at| {
+        let (granule, block) = (at / BLOCKS, at % BLOCKS);
+        let word = reference(&image.file, granule);
+        let is_stored = word.is_data() || word.kind() == Kind::Shared;
+        if is_stored && word.mask() >> block & 1 == 1 {
+            image.file.value(cluster_sector(cluster_at(word.place())) + block)
+        } else if word.base() == Base::Zero {
+            0
+        } else {
+            image.below(granule, block)
+        }
+    };
+    (0..GRANULES * BLOCKS).map(content).collect()
 }
 
 impl Toy {
-    pub(super) fn new(file: SimFile, options: ToyOptions) -> Self {
-        let (free, condemned, unpunched, replaced) = Default::default();
-        Self { file, options, free, condemned, unpunched, replaced }
-    }
-
     async fn set_refcount(&self, cluster: usize, count: u64) -> Result<(), ImageError> {
         let offset = (GRANULES + cluster) * SECTOR;
         let written = self.file.write_at(offset as u64, &count.to_le_bytes()).await;

@@ -92,6 +92,12 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         &mut self.image
     }
 
+    /// Sets the bytes by which the file grows.
+    #[cfg(test)]
+    pub(crate) fn set_growth(&mut self, bytes: u64) {
+        self.space.growth_bytes = bytes;
+    }
+
     fn entries_per_table(&self) -> u64 {
         self.image.header.cluster_bytes() / self.image.header.l2_entry_bytes()
     }

@@ -123,7 +123,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         match table {
             Some(table) => self.move_table(table, &blocks).await?,
             None => {
-                self.sync().await?;
+                self.sync_blocks().await?;
                 let table = self.image.header.refcount_table.offset;
                 for (number, cluster) in &blocks {
                     let entry = self.offset(*cluster).to_be_bytes();
@@ -137,6 +137,10 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             self.space.taken.remove(&cluster);
         }
         Ok(())
+    }
+
+    async fn sync_blocks(&self) -> Result<(), ImageError> {
+        if is_planted(Bug::BlocksNotSynced) { Ok(()) } else { self.sync().await }
     }
 
     /// Writes a larger refcount table with the new blocks, syncs, then names it in the header.
@@ -159,7 +163,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             bytes.get_mut(at..at + 8).into_iter().for_each(|place| place.copy_from_slice(&entry));
         }
         self.image.tables.write(new.offset, &bytes).await?;
-        self.sync().await?;
+        self.sync_blocks().await?;
         let mut fields = new.offset.to_be_bytes().to_vec();
         // At most 8 MiB in clusters.
         fields.extend((clusters as u32).to_be_bytes());

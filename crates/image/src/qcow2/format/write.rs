@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Qcow2Format;
+use crate::format::Format;
 use crate::map::Word;
+use crate::planted::{Bug, is_planted};
 use crate::qcow2::header::TableRange;
 use crate::qcow2::l2::COPIED;
 use crate::qcow2::tables::SLICE_BYTES;
@@ -30,6 +32,11 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             self.space.taken.remove(&cluster);
         }
         self.replaced.append(&mut self.replacing);
+        if is_planted(Bug::ReplacedFreedEarly) {
+            for place in self.take_replaced() {
+                self.reclaim(place).await?;
+            }
+        }
         Ok(())
     }
 
