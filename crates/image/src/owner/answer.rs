@@ -1,5 +1,7 @@
 //! Answers to questions.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use super::{Obstacle, Owner};
@@ -15,6 +17,7 @@ impl<F: Format> Owner<F> {
         let outcome = match question.kind {
             QuestionKind::Read(granule) => self.load_page(granule).await.map(|()| AnswerKind::Look),
             QuestionKind::Describe(granule) => self.describe(granule).await,
+            QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
             QuestionKind::Discard(granule) => self.discard(granule).await,
             QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
@@ -69,6 +72,18 @@ impl<F: Format> Owner<F> {
             return Ok(AnswerKind::Look);
         }
         Ok(AnswerKind::Pieces(self.format.describe(granule).await?))
+    }
+
+    /// Returns the words of a page. Links none, so that a scan of a disk does not use up the pages.
+    async fn words(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+        let shared = Arc::clone(&self.shared);
+        let map = &shared.map;
+        let page = map.layout().page_of(granule);
+        let words = match map.load(granule).word.kind() {
+            Kind::Ask => self.newest_words(page).await?,
+            _ => map.layout().granules_of(page).map(|one| map.load(one).word.readable()).collect(),
+        };
+        Ok(AnswerKind::Words(words.into()))
     }
 
     /// Gives a granule a cluster in the top file.

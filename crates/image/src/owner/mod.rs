@@ -160,18 +160,24 @@ impl<F: Format> Owner<F> {
             }
             map.put(id);
         }
-        let granules = map.layout().granules_of(page);
+        let words = self.newest_words(page).await?;
+        if self.shared.map.link(page, &words).is_none() {
+            self.recycle_pages();
+            self.shared.map.link(page, &words).ok_or(Obstacle::NoRoom)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the newest committed words of a page.
+    async fn newest_words(&mut self, page: u64) -> Result<Vec<Word>, ImageError> {
+        let granules = self.shared.map.layout().granules_of(page);
         let mut words: Vec<_> = granules.clone().map(|_| Word::ASK).collect();
         self.format.load(granules.start, &mut words).await?;
         let records = self.journal.records(None);
         for (granule, word) in granules.zip(&mut words) {
             *word = self.newest_of(granule, *word, &records);
         }
-        if self.shared.map.link(page, &words).is_none() {
-            self.recycle_pages();
-            self.shared.map.link(page, &words).ok_or(Obstacle::NoRoom)?;
-        }
-        Ok(())
+        Ok(words)
     }
 
     /// Unlinks the page of a granule, if it can be loaded again as it is. Returns whether it was.
