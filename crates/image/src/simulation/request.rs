@@ -224,7 +224,7 @@ impl<F: SimFormat> World<F> {
             AnswerKind::Look => Phase::Start,
             AnswerKind::Granted(grant) => Phase::Granted(grant),
             // No request in this phase has asked for them.
-            AnswerKind::Pieces(_) => Phase::Start,
+            AnswerKind::Pieces(_) | AnswerKind::Words(_) => Phase::Start,
             AnswerKind::Done(outcome) => Phase::Ending(outcome.map(|()| value).map_err(drop)),
         };
         self.set_phase(at, phase);
