@@ -16,7 +16,7 @@ pub struct MapChannel {
     shared: Arc<Shared>,
     slot: EpochSlot,
     ring: RingWriter,
-    index: u32,
+    number: u32,
 }
 
 /// How to read a granule.
@@ -78,11 +78,19 @@ impl AddedBlocks {
 }
 
 impl MapChannel {
-    /// Opens channel `index` of a map. `None` if the journal has no ring for it.
-    pub fn open(shared: Arc<Shared>, index: u32) -> Option<Self> {
-        let ring = shared.journal.ring(usize::try_from(index).ok()?)?;
+    /// Opens a channel of a map, which writes to ring `ring` of the journal. `None` if the journal
+    /// has no such ring. Answers come to channel `ring`.
+    pub fn open(shared: Arc<Shared>, ring: u32) -> Option<Self> {
+        let writer = shared.journal.ring(usize::try_from(ring).ok()?)?;
         let slot = shared.map.epochs().open_slot();
-        Some(Self { shared, slot, ring, index })
+        Some(Self { shared, slot, ring: writer, number: ring })
+    }
+
+    /// Makes answers come to channel `number`. A number that no earlier channel had gets no answers
+    /// to earlier questions.
+    #[must_use]
+    pub fn numbered(self, number: u32) -> Self {
+        Self { number, ..self }
     }
 
     /// Returns the shared state.
@@ -92,7 +100,7 @@ impl MapChannel {
 
     /// Asks the owner.
     pub fn ask(&self, tag: u32, kind: QuestionKind) {
-        self.shared.ask(Question { channel: self.index, tag, kind });
+        self.shared.ask(Question { channel: self.number, tag, kind });
     }
 
     /// Plans a read of a granule.

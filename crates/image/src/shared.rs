@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
@@ -47,6 +47,8 @@ pub enum QuestionKind {
     /// Return the parts of a mixed granule. The channel holds an epoch from before it loaded the
     /// word until it has read all parts that lie in the file.
     Describe(u64),
+    /// Return the words of the page of a granule, for a caller that needs no map.
+    Words(u64),
     /// Make a granule writable.
     Write(u64),
     /// Make a whole granule zero.
@@ -72,7 +74,7 @@ pub struct Grant {
     pub prior: Word,
     /// Place to fill.
     pub place: Place,
-    /// What blocks read as that are not written.
+    /// Source of the blocks that the channel does not write.
     pub base: Base,
     /// Entry of the journal.
     pub entry: EntryId,
@@ -96,6 +98,8 @@ pub enum AnswerKind {
     Look,
     /// The parts of a mixed granule.
     Pieces(Pieces),
+    /// The words of a page.
+    Words(Arc<[Word]>),
     /// The channel fills the granule and commits it.
     Granted(Grant),
     /// The request is done, or failed.

@@ -15,6 +15,7 @@ use reactor::Context;
 
 use crate::broken::BrokenChannel;
 use crate::channel::{Limits, MappedChannel};
+use crate::extents::Asker;
 use crate::mailbox::Mailbox;
 use crate::service::{OwnerService, Service};
 
@@ -84,6 +85,11 @@ impl MappedDisk {
         &self.file
     }
 
+    /// Returns the disk below, if there is one.
+    pub(crate) fn below(&self) -> Option<&Arc<dyn Disk>> {
+        self.below.as_ref()
+    }
+
     fn service(&self) -> MutexGuard<'_, Option<Arc<dyn Service>>> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,10 +111,11 @@ impl Disk for MappedDisk {
             return Box::new(BrokenChannel);
         };
         let mailbox = Mailbox::new(context);
-        let number = service.open_channel(Arc::clone(&mailbox));
+        let opened = service.open_channel(Arc::clone(&mailbox));
         let shared = Arc::clone(service.shared());
-        let opened = number.and_then(|at| Some((MapChannel::open(shared, at)?, at)));
-        let Some(map) = opened else {
+        let open =
+            |(number, ring)| Some((MapChannel::open(shared, ring)?.numbered(number), number));
+        let Some(map) = opened.and_then(open) else {
             tracing::error!("{self:?} has more than {CHANNELS} queues and connections");
             return Box::new(BrokenChannel);
         };
@@ -159,6 +166,14 @@ impl Disk for MappedDisk {
         stopped.and(file).and(below)
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        let service = self.service().clone();
+        if let Some(service) = service.filter(|_| !self.options.geometry.read_only) {
+            service.sync().map_err(self.image_error())?;
+        }
+        self.file.sync()
+    }
+
     fn quiesce(&self) {
         if let Some(service) = self.service().as_ref() {
             service.pause();
@@ -197,9 +212,13 @@ impl Disk for MappedDisk {
         waiting + self.file.stalled()
     }
 
-    fn extents(&self, offset: u64, len: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+    fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {
         self.geometry().check_inside(offset, len)?;
-        Ok(vec![Extent { len, hole: false }])
+        let service = self.service().clone();
+        let asker = service.and_then(Asker::open);
+        // Without an owner, no thread knows the map.
+        let Some(asker) = asker else { return Ok(vec![Extent { len, hole: false }]) };
+        asker.extents(self, offset, len, limit)
     }
 
     fn zeroes_fast(&self, _: bool) -> bool {

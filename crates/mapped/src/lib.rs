@@ -36,6 +36,7 @@ mod broken;
 mod channel;
 mod commit;
 mod disk;
+mod extents;
 mod fill;
 mod mailbox;
 mod piece;

@@ -1,16 +1,18 @@
-//! Answers of an owner to one channel.
+//! Answers of an owner to one channel, or to a thread that may wait.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use image::shared::{Answer, AnswerKind};
 use reactor::{Context, Handle, PollerId};
 
-/// Inbox of one channel.
-#[derive(Debug)]
+/// Inbox of one channel, or of a thread that waits.
+#[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    reactor: Handle,
-    poller: Option<PollerId>,
+    /// Poller of the channel.
+    poller: Option<(Handle, PollerId)>,
     inbox: Mutex<Inbox>,
+    /// Notified when an answer is there, or when none will come.
+    bell: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -24,9 +26,10 @@ struct Inbox {
 
 impl Mailbox {
     /// Creates the mailbox of a channel of the poller that is being made or called.
+    /// [`Mailbox::default`] is one of a thread.
     pub(crate) fn new(context: &Context<'_>) -> Arc<Self> {
-        let (reactor, poller) = (context.handle(), context.poller());
-        Arc::new(Self { reactor, poller, inbox: Mutex::default() })
+        let poller = context.poller().map(|poller| (context.handle(), poller));
+        Arc::new(Self { poller, ..Self::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -43,7 +46,15 @@ impl Mailbox {
             return Err(answer);
         }
         inbox.answers.push(answer);
+        self.bell.notify_all();
         Ok(())
+    }
+
+    /// Waits for an answer. `None` if none will come.
+    pub(crate) fn wait(&self) -> Option<Answer> {
+        let is_empty = |inbox: &mut Inbox| inbox.answers.is_empty() && !inbox.is_closed;
+        let waited = self.bell.wait_while(self.lock(), is_empty);
+        waited.unwrap_or_else(PoisonError::into_inner).answers.pop()
     }
 
     /// Makes the channel's poller run. A reactor that has ended needs no wake-up.
@@ -51,8 +62,9 @@ impl Mailbox {
         if std::mem::replace(&mut self.lock().is_notified, true) {
             return;
         }
-        if let Some(poller) = self.poller {
-            let _ = self.reactor.send(move |context| context.wake(poller));
+        if let Some((reactor, poller)) = &self.poller {
+            let poller = *poller;
+            let _ = reactor.send(move |context| context.wake(poller));
         }
     }
 
@@ -67,6 +79,7 @@ impl Mailbox {
     pub(crate) fn close(&self) -> Vec<Answer> {
         let mut inbox = self.lock();
         inbox.is_closed = true;
+        self.bell.notify_all();
         std::mem::take(&mut inbox.answers)
     }
 }

@@ -181,7 +181,7 @@ impl MappedChannel {
 
 /// Returns whether the block at byte `skip` of a granule is in the mask, and how many bytes from
 /// there on are alike.
-fn blocks_run(layout: &Layout, mask: u16, skip: u64, len: u64) -> (bool, u64) {
+pub(crate) fn blocks_run(layout: &Layout, mask: u16, skip: u64, len: u64) -> (bool, u64) {
     let block_of = |byte: u64| byte >> layout.block_bits;
     let is_stored = |block: u64| mask >> block.min(15) & 1 == 1;
     let first = is_stored(block_of(skip));

@@ -1,14 +1,15 @@
 //! Thread of an owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use image::format::Format;
 use image::owner::Owner;
-use image::shared::{Answer, Question, QuestionKind, Shared};
+use image::shared::{Answer, AnswerKind, Question, QuestionKind, Shared};
 use image::{ImageError, run_now};
 
 use crate::mailbox::{Mailbox, unclaimed};
@@ -17,6 +18,8 @@ use crate::mailbox::{Mailbox, unclaimed};
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval for trying again what waits for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
+/// Number that stands for callers that are no channels.
+const CALLER: u32 = u32::MAX;
 /// Questions between two checks for a round.
 const BATCH: usize = 64;
 
@@ -31,11 +34,21 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Returns the number of questions that wait for space.
     fn waiting(&self) -> u64;
 
-    /// Registers a channel. `None` if all channel numbers are in use.
-    fn open_channel(&self, mailbox: Arc<Mailbox>) -> Option<u32>;
+    /// Registers a channel that writes. Returns its number and its ring of the journal. `None` if
+    /// all rings are in use.
+    fn open_channel(&self, mailbox: Arc<Mailbox>) -> Option<(u32, u32)>;
 
-    /// Removes a channel.
+    /// Registers a thread that only asks. Returns its number. `None` if the service has stopped.
+    fn open_asker(&self, mailbox: Arc<Mailbox>) -> Option<u32>;
+
+    /// Removes a channel or an asker.
     fn close_channel(&self, channel: u32);
+
+    /// Makes everything that is committed durable. Channels may be in use.
+    ///
+    /// # Errors
+    /// Storage failed, now or before.
+    fn sync(self: Arc<Self>) -> Result<(), ImageError>;
 
     /// Ends the thread, and lets questions wait. Nothing is flushed.
     fn pause(&self);
@@ -55,9 +68,52 @@ pub(crate) struct OwnerService<F: Format> {
     shared: Arc<Shared>,
     state: Mutex<State<F>>,
     bell: Condvar,
-    mailboxes: Mutex<BTreeMap<u32, Arc<Mailbox>>>,
+    mailboxes: Mutex<Mailboxes>,
     waiting: AtomicU64,
-    channels: u32,
+    rings: u32,
+    /// Callers that wait for a flush.
+    syncs: Mutex<BTreeMap<u32, SyncSender<AnswerKind>>>,
+    sync_number: AtomicU32,
+}
+
+/// Mailboxes by the number of their channel. A number is not used again: late answers to a channel
+/// that is gone must not reach another one.
+#[derive(Default)]
+struct Mailboxes {
+    by_channel: BTreeMap<u32, Registered>,
+    last: u32,
+    is_stopped: bool,
+}
+
+/// Registered channel.
+struct Registered {
+    mailbox: Arc<Mailbox>,
+    /// Ring of the journal that it writes. `None` for a thread that only asks.
+    ring: Option<u32>,
+}
+
+impl Mailboxes {
+    fn get(&self, channel: u32) -> Option<&Arc<Mailbox>> {
+        Some(&self.by_channel.get(&channel)?.mailbox)
+    }
+
+    fn free_ring(&self, rings: u32) -> Option<u32> {
+        let used: BTreeSet<_> = self.by_channel.values().filter_map(|one| one.ring).collect();
+        (0..rings).find(|ring| !used.contains(ring))
+    }
+
+    fn insert(&mut self, registered: Registered) -> Option<u32> {
+        if self.is_stopped {
+            return None;
+        }
+        // After four billion channels, numbers come again.
+        self.last = self.last.wrapping_add(1);
+        while self.by_channel.contains_key(&self.last) {
+            self.last = self.last.wrapping_add(1);
+        }
+        self.by_channel.insert(self.last, registered);
+        Some(self.last)
+    }
 }
 
 struct State<F> {
@@ -81,15 +137,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<F: Format + Send + 'static> OwnerService<F> {
-    /// Takes over an image whose lock and fence this process has. At most `channels` channels can
-    /// be open at a time.
+    /// Takes over an image whose lock and fence this process has. At most `rings` channels that
+    /// write can be open at a time.
     ///
     /// # Errors
     /// Storage fails, or the image is damaged.
     pub(crate) fn start(
         shared: Arc<Shared>,
         format: F,
-        channels: u32,
+        rings: u32,
     ) -> Result<Arc<Self>, ImageError> {
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format))?;
         let state = State {
@@ -104,7 +160,9 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             bell: Condvar::new(),
             mailboxes: Mutex::default(),
             waiting: AtomicU64::new(0),
-            channels,
+            rings,
+            syncs: Mutex::default(),
+            sync_number: AtomicU32::new(0),
         }))
     }
 
@@ -180,7 +238,13 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut notified = Vec::new();
         for answer in answers {
             let channel = answer.channel;
-            let delivered = match mailboxes.get(&channel) {
+            if channel == CALLER {
+                let caller = lock(&self.syncs).remove(&answer.tag);
+                // A caller that has given up needs no answer.
+                let _ = caller.map(|caller| caller.send(answer.kind));
+                continue;
+            }
+            let delivered = match mailboxes.get(channel) {
                 Some(mailbox) => mailbox.deliver(answer),
                 None => Err(answer),
             };
@@ -190,11 +254,11 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             }
         }
         if changed {
-            notified.extend(mailboxes.keys());
+            notified.extend(mailboxes.by_channel.keys());
         }
         notified.sort_unstable();
         notified.dedup();
-        notified.iter().filter_map(|channel| mailboxes.get(channel)).for_each(|one| one.wake());
+        notified.into_iter().filter_map(|one| mailboxes.get(one)).for_each(|one| one.wake());
     }
 
     /// Gives a grant back whose channel is gone.
@@ -243,17 +307,35 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         self.waiting.load(Ordering::Acquire)
     }
 
-    fn open_channel(&self, mailbox: Arc<Mailbox>) -> Option<u32> {
+    fn open_channel(&self, mailbox: Arc<Mailbox>) -> Option<(u32, u32)> {
         let mut mailboxes = lock(&self.mailboxes);
-        let channel = (0..self.channels).find(|channel| !mailboxes.contains_key(channel))?;
-        mailboxes.insert(channel, mailbox);
-        Some(channel)
+        let ring = mailboxes.free_ring(self.rings)?;
+        let channel = mailboxes.insert(Registered { mailbox, ring: Some(ring) })?;
+        Some((channel, ring))
+    }
+
+    fn open_asker(&self, mailbox: Arc<Mailbox>) -> Option<u32> {
+        lock(&self.mailboxes).insert(Registered { mailbox, ring: None })
     }
 
     fn close_channel(&self, channel: u32) {
-        let mailbox = lock(&self.mailboxes).remove(&channel);
-        let answers = mailbox.map(|mailbox| mailbox.close()).unwrap_or_default();
+        let registered = lock(&self.mailboxes).by_channel.remove(&channel);
+        let answers = registered.map(|one| one.mailbox.close()).unwrap_or_default();
         answers.iter().for_each(|answer| self.take_back(answer));
+    }
+
+    fn sync(self: Arc<Self>) -> Result<(), ImageError> {
+        let (sender, receiver) = sync_channel(1);
+        let tag = self.sync_number.fetch_add(1, Ordering::Relaxed);
+        lock(&self.syncs).insert(tag, sender);
+        self.shared.ask(Question { channel: CALLER, tag, kind: QuestionKind::Flush });
+        self.notify();
+        let gone = || std::io::Error::other("the owner of the image has ended");
+        match receiver.recv() {
+            Ok(AnswerKind::Done(Ok(()))) => Ok(()),
+            Ok(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
+            _ => Err(ImageError::io("flush", 0)(gone())),
+        }
     }
 
     fn pause(&self) {
@@ -274,7 +356,54 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         drop(state);
         while self.work(&mut owner) {}
         let outcome = run_now(owner.close());
+        // Threads that still wait get what there is, or nothing.
+        self.deliver(&mut owner);
+        let mut mailboxes = lock(&self.mailboxes);
+        mailboxes.is_stopped = true;
+        mailboxes.by_channel.values().for_each(|one| drop(one.mailbox.close()));
+        drop(mailboxes);
         lock(&self.state).owner = Some(owner);
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::PlainFile;
+    use image::journal::Journal;
+    use image::map::{Map, PagePool};
+    use image::qcow2::{CreateOptions, Qcow2Format, create_file};
+    use memory::Mapping;
+
+    use super::*;
+    use crate::JOURNAL;
+
+    #[test]
+    fn late_answers_do_not_reach_a_later_channel() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.qcow2");
+        create_file(&path, &CreateOptions::new(1 << 20)).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let file = Arc::new(PlainFile::new(file.into()));
+        let format = run_now(Qcow2Format::open(file, false)).unwrap();
+        let memory = Mapping::private(JOURNAL.cells().unwrap() * 8).unwrap();
+        let journal = Journal::open(Arc::new(memory), JOURNAL).unwrap();
+        let map = Map::new(format.layout(), Arc::new(PagePool::new(64)));
+        let service: Arc<dyn Service> =
+            OwnerService::start(Arc::new(Shared::new(map, journal)), format, 1).unwrap();
+        let (first, ring) = service.open_channel(Arc::default()).unwrap();
+        assert!(service.open_channel(Arc::default()).is_none(), "all rings are in use");
+        let kind = QuestionKind::Read(0);
+        service.shared().ask(Question { channel: first, tag: 0, kind: kind.clone() });
+        service.close_channel(first);
+        let mailbox = Arc::<Mailbox>::default();
+        let (second, again) = service.open_channel(Arc::clone(&mailbox)).unwrap();
+        assert_eq!(again, ring);
+        service.shared().ask(Question { channel: second, tag: 1, kind });
+        Arc::clone(&service).notify();
+        assert_eq!(mailbox.wait().unwrap().tag, 1);
+        service.stop().unwrap();
+        assert!(mailbox.wait().is_none());
+        assert!(service.open_asker(Arc::default()).is_none());
     }
 }

@@ -1,5 +1,7 @@
 //! Answers to questions.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use super::{Obstacle, Owner};
@@ -15,6 +17,7 @@ impl<F: Format> Owner<F> {
         let outcome = match question.kind {
             QuestionKind::Read(granule) => self.load_page(granule).await.map(|()| AnswerKind::Look),
             QuestionKind::Describe(granule) => self.describe(granule).await,
+            QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
             QuestionKind::Discard(granule) => self.discard(granule).await,
             QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
@@ -26,10 +29,10 @@ impl<F: Format> Owner<F> {
             Ok(kind) => self.answer_with(&question, kind),
             Err(Obstacle::Busy) => self.keep_busy(question),
             // No round makes room any more.
-            Err(Obstacle::NoRoom) if self.shared.is_lost() => {
+            Err(Obstacle::Full) if self.shared.is_lost() => {
                 self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
             }
-            Err(Obstacle::NoRoom) => self.no_room.push(question),
+            Err(Obstacle::Full) => self.no_room.push(question),
             Err(Obstacle::Failed(error)) => {
                 self.answer_with(&question, AnswerKind::Done(Err(error.errno())));
             }
@@ -71,6 +74,18 @@ impl<F: Format> Owner<F> {
         Ok(AnswerKind::Pieces(self.format.describe(granule).await?))
     }
 
+    /// Returns the words of a page. Links none, so that a scan of a disk does not use up the pages.
+    async fn words(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+        let shared = Arc::clone(&self.shared);
+        let map = &shared.map;
+        let page = map.layout().page_of(granule);
+        let words = match map.load(granule).word.kind() {
+            Kind::Ask => self.newest_words(page).await?,
+            _ => map.layout().granules_of(page).map(|one| map.load(one).word.readable()).collect(),
+        };
+        Ok(AnswerKind::Words(words.into()))
+    }
+
     /// Gives a granule a cluster in the top file.
     async fn make_writable(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
         self.load_page(granule).await?;
@@ -88,7 +103,7 @@ impl<F: Format> Owner<F> {
             other => other,
         };
         if !self.journal.has_room(1) {
-            return Err(Obstacle::NoRoom);
+            return Err(Obstacle::Full);
         }
         self.format.reserve(granule).await?;
         let place = self.format.allocate().await?;
@@ -137,7 +152,7 @@ impl<F: Format> Owner<F> {
             _ => {}
         }
         if !self.journal.has_room(1) {
-            return Err(Obstacle::NoRoom);
+            return Err(Obstacle::Full);
         }
         self.format.reserve(granule).await?;
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
@@ -170,7 +185,7 @@ impl<F: Format> Owner<F> {
             Some((_, entry)) if entry.is_granted() || entry.word == newest => {}
             Some((id, _)) => self.journal.set_word(id, newest),
             None if newest == on_disk => {}
-            None if !self.journal.has_room(1) => return Err(Obstacle::NoRoom),
+            None if !self.journal.has_room(1) => return Err(Obstacle::Full),
             None => drop(self.journal.put(granule, newest, 0)?),
         }
         Ok(())

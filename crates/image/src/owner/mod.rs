@@ -65,20 +65,20 @@ enum Obstacle {
     /// A channel fills the granule.
     Busy,
     /// There is no space on the storage, in the journal or in the pool of pages.
-    NoRoom,
+    Full,
     /// The question fails.
     Failed(ImageError),
 }
 
 impl From<ImageError> for Obstacle {
     fn from(error: ImageError) -> Self {
-        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
+        if error.is_full() { Self::Full } else { Self::Failed(error) }
     }
 }
 
 impl From<JournalError> for Obstacle {
     fn from(_: JournalError) -> Self {
-        Self::NoRoom
+        Self::Full
     }
 }
 
@@ -160,18 +160,24 @@ impl<F: Format> Owner<F> {
             }
             map.put(id);
         }
-        let granules = map.layout().granules_of(page);
+        let words = self.newest_words(page).await?;
+        if self.shared.map.link(page, &words).is_none() {
+            self.recycle_pages();
+            self.shared.map.link(page, &words).ok_or(Obstacle::Full)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the newest committed words of a page.
+    async fn newest_words(&mut self, page: u64) -> Result<Vec<Word>, ImageError> {
+        let granules = self.shared.map.layout().granules_of(page);
         let mut words: Vec<_> = granules.clone().map(|_| Word::ASK).collect();
         self.format.load(granules.start, &mut words).await?;
         let records = self.journal.records(None);
         for (granule, word) in granules.zip(&mut words) {
             *word = self.newest_of(granule, *word, &records);
         }
-        if self.shared.map.link(page, &words).is_none() {
-            self.recycle_pages();
-            self.shared.map.link(page, &words).ok_or(Obstacle::NoRoom)?;
-        }
-        Ok(())
+        Ok(words)
     }
 
     /// Unlinks the page of a granule, if it can be loaded again as it is. Returns whether it was.

@@ -25,6 +25,7 @@ struct Layer {
     base: Option<PathBuf>,
     direct: bool,
     journal: Arc<Mapping>,
+    pages: Arc<PagePool>,
 }
 
 impl Layer {
@@ -39,7 +40,7 @@ impl Layer {
     fn of(path: PathBuf) -> Self {
         let bytes = JOURNAL.cells().unwrap() as u64 * 8;
         let journal = Arc::new(Mapping::memfd("journal", bytes).unwrap());
-        Self { path, base: None, direct: false, journal }
+        Self { path, base: None, direct: false, journal, pages: Arc::new(PagePool::new(64)) }
     }
 
     /// Puts the layer over a raw file of half its size, filled with sevens.
@@ -67,7 +68,7 @@ impl Layer {
             direct: self.direct,
             waits_for_room: true,
             journal: self.journal.clone(),
-            pages: Arc::new(PagePool::new(64)),
+            pages: self.pages.clone(),
         };
         let below = self.base.as_ref().map(|base| self.file(base, true) as Arc<dyn Disk>);
         let file = self.file(&self.path, false);
@@ -159,4 +160,66 @@ fn a_compressed_image_is_read_and_overwritten() {
     let mut magic = [0; 4];
     file.read_exact_at(&mut magic, 0).unwrap();
     assert_eq!(&magic, b"QFI\xfb");
+}
+
+/// Returns where data is, in units of 4 KiB.
+fn stored(disk: &Arc<dyn Disk>, limit: usize) -> Vec<(u64, u64)> {
+    let (mut at, mut stored) = (0, Vec::new());
+    while at < SIZE {
+        let found = disk.extents(at, SIZE - at, limit).unwrap();
+        assert!((1..=limit).contains(&found.len()), "{found:?}");
+        for extent in found {
+            if !extent.hole {
+                stored.push((at >> 12, extent.len >> 12));
+            }
+            at += extent.len;
+        }
+    }
+    assert_eq!(at, SIZE);
+    stored
+}
+
+#[test]
+fn extents_show_what_the_layers_store() {
+    for extended_l2 in [false, true] {
+        let dir = dir();
+        let layer = Layer::create(dir.path(), 16, extended_l2).over_base(dir.path());
+        let base = std::fs::File::create(dir.path().join("base.raw")).unwrap();
+        base.set_len(SIZE / 2).unwrap();
+        base.write_all_at(&[7; 1 << 20], 1 << 20).unwrap();
+        let disk = layer.open();
+        assert_eq!(stored(&disk, 9), [(0, SIZE >> 12)], "no owner knows the map");
+        disk.activate().unwrap();
+        let client = Client::new(&disk);
+        assert_eq!(stored(&disk, 9), [(256, 256)], "the base");
+        client.write(4096, vec![1; 4096]);
+        client.write(6 << 20, vec![2; 128 << 10]);
+        let zeroes = disk::RequestKind::WriteZeroes { unmap: true, durable: false };
+        assert_eq!(client.run(zeroes, 1 << 20, 64 << 10, Vec::new()).0, Ok(()));
+        // Without subclusters, a write fills its cluster.
+        let first = if extended_l2 { (1, 1) } else { (0, 16) };
+        let expected = [first, (272, 240), (1536, 32)];
+        assert_eq!(stored(&disk, 1), expected);
+        assert_eq!(stored(&disk, 99), expected);
+        drop(client);
+        disk.deactivate().unwrap();
+        disk.activate().unwrap();
+        assert_eq!(stored(&disk, 99), expected, "loaded from the image");
+        assert_eq!(disk.extents(1 << 20, 4096, 1).unwrap().len(), 1);
+        disk.deactivate().unwrap();
+        assert_eq!(stored(&disk, 99), [(0, SIZE >> 12)], "the owner has stopped");
+    }
+}
+
+#[test]
+fn a_scan_for_extents_takes_no_pages_of_the_map() {
+    let dir = dir();
+    let layer = Layer::create(dir.path(), 16, true);
+    let disk = layer.open();
+    disk.activate().unwrap();
+    stored(&disk, 99);
+    let client = Client::new(&disk);
+    client.write(0, vec![1; 4096]);
+    assert_eq!(stored(&disk, 99), [(0, 1)]);
+    assert_eq!(layer.pages.used(), 1, "the page of the write");
 }
