@@ -131,8 +131,19 @@ impl MappedChannel {
     ) -> usize {
         let (holds, added) = (Vec::new(), Vec::new());
         let phase = Phase::Planned;
-        let piece =
-            Piece { parent, action, offset, len, buffers, phase, holds, added, file_offset: 0 };
+        let (file_offset, is_counted) = (0, false);
+        let piece = Piece {
+            parent,
+            action,
+            offset,
+            len,
+            buffers,
+            phase,
+            holds,
+            added,
+            file_offset,
+            is_counted,
+        };
         let index = self.pieces.insert(piece);
         if let Some(parent) = self.parents.get(parent) {
             parent.left += 1;
@@ -225,6 +236,7 @@ impl MappedChannel {
     /// Ends a piece. The request ends with its last piece.
     pub(crate) fn end_piece(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.remove(index) else { return };
+        self.container.end_waits(piece.is_counted.into());
         self.end_part(piece.parent, outcome, piece.buffers);
     }
 
@@ -232,6 +244,7 @@ impl MappedChannel {
     fn end_asked(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.get(index) else { return };
         piece.phase = Phase::Ended;
+        self.container.end_waits(std::mem::take(&mut piece.is_counted).into());
         let (parent, buffers) = (piece.parent, std::mem::take(&mut piece.buffers));
         self.end_part(parent, outcome, buffers);
     }
@@ -295,6 +308,16 @@ impl MappedChannel {
         if let Some(piece) = self.pieces.get(index) {
             piece.phase = Phase::Stalled;
         }
+        self.count_wait(index);
+    }
+
+    /// Counts a piece that waits for space until it ends.
+    pub(crate) fn count_wait(&mut self, index: usize) {
+        if let Some(piece) = self.pieces.get(index)
+            && !std::mem::replace(&mut piece.is_counted, true)
+        {
+            self.container.begin_waits(1);
+        }
     }
 
     /// Tries a piece again that waits for space.
@@ -330,7 +353,7 @@ impl MappedChannel {
             (Phase::Asked, AnswerKind::Done(outcome)) => {
                 let holds = std::mem::take(&mut piece.holds);
                 holds.into_iter().for_each(|hold| self.map.leave(hold));
-                self.on_done(index, outcome.map_err(IoError::Storage));
+                self.on_done(index, outcome.map_err(io_error));
             }
             _ => {}
         }
@@ -356,10 +379,10 @@ impl MappedChannel {
         if self.may_wait() {
             return;
         }
-        let asked = self.service.waiting() > 0;
+        let asked = self.is_draining && self.service.waiting() > 0;
         let waits = |piece: &Piece| match piece.phase {
             Phase::Stalled | Phase::StalledMidway(_) => true,
-            Phase::Asked => asked && matches!(piece.action, Action::Write { .. } | Action::Zero),
+            Phase::Asked => asked && piece.action != Action::Read,
             _ => false,
         };
         for index in self.indices(waits) {
@@ -420,6 +443,11 @@ impl MappedChannel {
         }
         self.op_completions = timers;
     }
+}
+
+/// Returns the failure of a request whose question failed.
+fn io_error(error: Errno) -> IoError {
+    if error == Errno::NOSPC { IoError::Full } else { IoError::Storage(error) }
 }
 
 impl Channel for MappedChannel {
@@ -508,6 +536,8 @@ impl Drop for MappedChannel {
         });
         // A late write may land in their clusters.
         fills.for_each(|grant| self.map.ask(0, QuestionKind::Failed(grant)));
+        let counted = self.pieces.iter().filter(|(_, piece)| piece.is_counted).count();
+        self.container.end_waits(counted as u64);
         self.service.close_channel(self.number);
     }
 }

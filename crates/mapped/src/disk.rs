@@ -17,7 +17,7 @@ use crate::broken::BrokenChannel;
 use crate::channel::{Limits, MappedChannel};
 use crate::extents::Asker;
 use crate::mailbox::Mailbox;
-use crate::service::{OwnerService, Service};
+use crate::service::{OwnerService, Service, ServiceOptions};
 
 /// Channels of a disk that can be open at a time: its queues, and connections of exports.
 const CHANNELS: u32 = 320;
@@ -50,6 +50,9 @@ pub struct MappedDisk {
     below: Option<Arc<dyn Disk>>,
     options: MappedOptions,
     start: Box<StartFn>,
+    /// Held while the storage is waited for.
+    activating: Mutex<()>,
+    /// Never held for long: reactors take it.
     service: Mutex<Option<Arc<dyn Service>>>,
 }
 
@@ -69,15 +72,19 @@ impl MappedDisk {
         open: impl Fn() -> Result<F, ImageError> + Send + Sync + 'static,
     ) -> Self {
         let (journal, pages) = (Arc::clone(&options.journal), Arc::clone(&options.pages));
+        let (storage, waits_for_room) = (Arc::clone(&file), options.waits_for_room);
         let start = move || {
             let format = open()?;
-            let map = Map::new(format.layout(), Arc::clone(&pages));
+            let map = Map::new(format.layout(), &pages);
             let journal = Journal::open(Arc::clone(&journal), JOURNAL)?;
             let shared = Arc::new(Shared::new(map, journal));
-            let service: Arc<dyn Service> = OwnerService::start(shared, format, CHANNELS)?;
+            let file = Arc::clone(&storage);
+            let options = ServiceOptions { file, rings: CHANNELS, waits_for_room };
+            let service: Arc<dyn Service> = OwnerService::start(shared, format, options)?;
             Ok(service)
         };
-        Self { file, below, options, start: Box::new(start), service: Mutex::default() }
+        let (activating, service) = Default::default();
+        Self { file, below, options, start: Box::new(start), activating, service }
     }
 
     /// Returns the file of the image.
@@ -142,8 +149,8 @@ impl Disk for MappedDisk {
     }
 
     fn activate(&self) -> Result<(), DiskError> {
-        let mut service = self.service();
-        if service.is_some() {
+        let _alone = self.activating.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.service().is_some() {
             return Ok(());
         }
         if let Some(below) = &self.below {
@@ -154,7 +161,7 @@ impl Disk for MappedDisk {
         if self.file.handover().1 {
             started.shared().set_lost();
         }
-        *service = Some(started);
+        *self.service() = Some(started);
         Ok(())
     }
 
@@ -175,8 +182,9 @@ impl Disk for MappedDisk {
     }
 
     fn quiesce(&self) {
-        if let Some(service) = self.service().as_ref() {
-            service.pause();
+        let service = self.service().clone();
+        if let Some(service) = service {
+            Arc::clone(&service).pause();
             if service.shared().is_lost() {
                 // The next process learns it from the file.
                 self.file.set_lost();
@@ -208,8 +216,7 @@ impl Disk for MappedDisk {
     }
 
     fn stalled(&self) -> u64 {
-        let waiting = self.service().as_ref().map_or(0, |service| service.waiting());
-        waiting + self.file.stalled()
+        self.file.stalled()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

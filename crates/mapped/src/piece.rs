@@ -54,6 +54,8 @@ pub(crate) struct Piece {
     pub(crate) added: Vec<AddedBlocks>,
     /// First byte in the file of a write in flight.
     pub(crate) file_offset: u64,
+    /// True once it has waited for space with the storage.
+    pub(crate) is_counted: bool,
 }
 
 impl Piece {

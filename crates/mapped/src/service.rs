@@ -1,23 +1,28 @@
 //! Thread of an owner.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use disk::FileDisk;
 use image::format::Format;
 use image::owner::Owner;
 use image::shared::{Answer, AnswerKind, Question, QuestionKind, Shared};
 use image::{ImageError, run_now};
 
 use crate::mailbox::{Mailbox, unclaimed};
+use crate::mailboxes::{Mailboxes, Registered};
+use crate::threads::{OWNERS, Run};
 
 /// Silence after which the thread ends.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval for trying again what waits for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
+/// First interval for trying again what waits for a page of the map: its readers leave soon.
+const RETRY_PAGES: Duration = Duration::from_millis(1);
 /// Number that stands for callers that are no channels.
 const CALLER: u32 = u32::MAX;
 /// Questions between two checks for a round.
@@ -31,7 +36,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Makes the owner read its questions.
     fn notify(self: Arc<Self>);
 
-    /// Returns the number of questions that wait for space.
+    /// Returns the number of questions that wait for space on the storage.
     fn waiting(&self) -> u64;
 
     /// Registers a channel that writes. Returns its number and its ring of the journal. `None` if
@@ -51,7 +56,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     fn sync(self: Arc<Self>) -> Result<(), ImageError>;
 
     /// Ends the thread, and lets questions wait. Nothing is flushed.
-    fn pause(&self);
+    fn pause(self: Arc<Self>);
 
     /// Answers questions again.
     fn resume(self: Arc<Self>);
@@ -63,6 +68,17 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     fn stop(&self) -> Result<(), ImageError>;
 }
 
+/// Options of an [`OwnerService`].
+#[derive(Debug)]
+pub(crate) struct ServiceOptions {
+    /// File of the image, which counts the requests that wait for space.
+    pub(crate) file: Arc<FileDisk>,
+    /// Most channels that write, at a time.
+    pub(crate) rings: u32,
+    /// Whether requests wait for space, or fail.
+    pub(crate) waits_for_room: bool,
+}
+
 /// Owner on a thread that runs while there are questions.
 pub(crate) struct OwnerService<F: Format> {
     shared: Arc<Shared>,
@@ -70,60 +86,40 @@ pub(crate) struct OwnerService<F: Format> {
     bell: Condvar,
     mailboxes: Mutex<Mailboxes>,
     waiting: AtomicU64,
-    rings: u32,
+    options: ServiceOptions,
     /// Callers that wait for a flush.
     syncs: Mutex<BTreeMap<u32, SyncSender<AnswerKind>>>,
     sync_number: AtomicU32,
-}
-
-/// Mailboxes by the number of their channel. A number is not used again: late answers to a channel
-/// that is gone must not reach another one.
-#[derive(Default)]
-struct Mailboxes {
-    by_channel: BTreeMap<u32, Registered>,
-    last: u32,
-    is_stopped: bool,
-}
-
-/// Registered channel.
-struct Registered {
-    mailbox: Arc<Mailbox>,
-    /// Ring of the journal that it writes. `None` for a thread that only asks.
-    ring: Option<u32>,
-}
-
-impl Mailboxes {
-    fn get(&self, channel: u32) -> Option<&Arc<Mailbox>> {
-        Some(&self.by_channel.get(&channel)?.mailbox)
-    }
-
-    fn free_ring(&self, rings: u32) -> Option<u32> {
-        let used: BTreeSet<_> = self.by_channel.values().filter_map(|one| one.ring).collect();
-        (0..rings).find(|ring| !used.contains(ring))
-    }
-
-    fn insert(&mut self, registered: Registered) -> Option<u32> {
-        if self.is_stopped {
-            return None;
-        }
-        // After four billion channels, numbers come again.
-        self.last = self.last.wrapping_add(1);
-        while self.by_channel.contains_key(&self.last) {
-            self.last = self.last.wrapping_add(1);
-        }
-        self.by_channel.insert(self.last, registered);
-        Some(self.last)
-    }
 }
 
 struct State<F> {
     /// The owner, while no thread has it.
     owner: Option<Box<Owner<F>>>,
     has_questions: bool,
+    /// True while the owner waits for a thread.
+    is_queued: bool,
+    /// True while the thread has had no questions for some time.
+    is_silent: bool,
     /// True while a caller waits for the owner.
     is_stopping: bool,
     /// True while questions wait.
     is_paused: bool,
+    /// True once the disk is closed: nothing may change any more.
+    is_closed: bool,
+}
+
+impl<F> State<F> {
+    fn new(owner: Owner<F>) -> Self {
+        Self {
+            owner: Some(Box::new(owner)),
+            has_questions: false,
+            is_queued: false,
+            is_silent: false,
+            is_stopping: false,
+            is_paused: false,
+            is_closed: false,
+        }
+    }
 }
 
 impl<F: Format> fmt::Debug for OwnerService<F> {
@@ -137,63 +133,66 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<F: Format + Send + 'static> OwnerService<F> {
-    /// Takes over an image whose lock and fence this process has. At most `rings` channels that
-    /// write can be open at a time.
+    /// Takes over an image whose lock and fence this process has.
     ///
     /// # Errors
     /// Storage fails, or the image is damaged.
     pub(crate) fn start(
         shared: Arc<Shared>,
         format: F,
-        rings: u32,
+        options: ServiceOptions,
     ) -> Result<Arc<Self>, ImageError> {
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format))?;
-        let state = State {
-            owner: Some(Box::new(owner)),
-            has_questions: false,
-            is_stopping: false,
-            is_paused: false,
-        };
-        Ok(Arc::new(Self {
+        let service = Arc::new(Self {
             shared,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(owner)),
             bell: Condvar::new(),
             mailboxes: Mutex::default(),
             waiting: AtomicU64::new(0),
-            rings,
+            options,
             syncs: Mutex::default(),
             sync_number: AtomicU32::new(0),
-        }))
+        });
+        let giver = Arc::downgrade(&service);
+        // Other maps want pages.
+        let notify = move || giver.upgrade().into_iter().for_each(Service::notify);
+        service.shared.map.pages().set_notify(Box::new(notify));
+        Ok(service)
     }
 
-    /// Runs the owner until there is silence.
-    fn run(&self, mut owner: Box<Owner<F>>) {
-        loop {
-            let worked = self.work(&mut owner);
-            self.deliver(&mut owner);
-            if worked {
-                continue;
-            }
-            let is_waiting = owner.waiting_for_room() > 0;
-            let mut state = lock(&self.state);
-            if std::mem::take(&mut state.has_questions) {
-                continue;
-            }
-            let pause = if is_waiting { RETRY } else { SILENCE };
-            let is_silent = |state: &mut State<F>| !state.has_questions && !state.is_stopping;
-            let waited = self.bell.wait_timeout_while(state, pause, is_silent);
-            let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state.has_questions = false;
-            if state.is_stopping || (timeout.timed_out() && !is_waiting) {
-                state.owner = Some(owner);
-                self.bell.notify_all();
-                return;
-            }
-            drop(state);
-            if timeout.timed_out() {
-                owner.retry_room();
-            }
+    /// Waits for questions. Returns the owner if it should go on.
+    fn wait(&self, mut owner: Box<Owner<F>>, retry: &mut Duration) -> Option<Box<Owner<F>>> {
+        let mut state = lock(&self.state);
+        if std::mem::take(&mut state.has_questions) {
+            return Some(owner);
         }
+        let (is_short, is_full) = (owner.is_short(), owner.waiting_for_room() > 0);
+        let pause = match (is_short, is_full) {
+            (true, _) => *retry,
+            (false, true) => RETRY,
+            (false, false) => SILENCE,
+        };
+        *retry = if is_short { RETRY.min(*retry * 2) } else { RETRY_PAGES };
+        state.is_silent = !is_short && !is_full;
+        let waits = |state: &mut State<F>| {
+            !state.has_questions && !state.is_stopping && (state.is_silent || is_short || is_full)
+        };
+        let waited = self.bell.wait_timeout_while(state, pause, waits);
+        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_silent = std::mem::take(&mut state.is_silent);
+        let is_over = !is_short && !is_full && (timeout.timed_out() || !is_silent);
+        if state.is_stopping || (is_over && !state.has_questions) {
+            state.owner = Some(owner);
+            self.bell.notify_all();
+            return None;
+        }
+        state.has_questions = false;
+        drop(state);
+        if timeout.timed_out() {
+            owner.retry_room();
+            owner.retry_later();
+        }
+        Some(owner)
     }
 
     /// Waits until no thread has the owner.
@@ -215,23 +214,41 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut worked = false;
         for _ in 0..BATCH {
             let Some(question) = self.shared.next_question() else { break };
-            block(async { Ok(owner.answer(question).await) });
+            block(async {
+                owner.answer(question).await;
+                Ok(())
+            });
             worked = true;
         }
         if owner.wants_round() {
             self.deliver(owner);
-            block(async { Ok(owner.run_round().await) });
+            block(async {
+                owner.run_round().await;
+                Ok(())
+            });
             worked = true;
         }
-        match block(owner.reclaim()) {
-            Some(reclaimed) => worked | reclaimed,
-            None => worked,
+        owner.give_pages();
+        worked |= block(owner.reclaim()).unwrap_or(false);
+        if !self.options.waits_for_room && owner.is_full() {
+            owner.fail_full();
         }
+        worked
+    }
+
+    /// Publishes how many questions wait for space. To be called when the owner can do no more.
+    fn publish_waiting(&self, waiting: u64) {
+        let before = self.waiting.swap(waiting, Ordering::AcqRel);
+        if waiting == before {
+            return;
+        }
+        self.options.file.begin_waits(waiting.saturating_sub(before));
+        self.options.file.end_waits(before.saturating_sub(waiting));
+        // A queue that drains fails its requests.
+        lock(&self.mailboxes).by_channel.values().for_each(|one| one.mailbox.wake());
     }
 
     fn deliver(&self, owner: &mut Owner<F>) {
-        let waiting = owner.waiting_for_room() as u64;
-        let changed = self.waiting.swap(waiting, Ordering::AcqRel) != waiting;
         let mut answers = Vec::new();
         owner.take_answers(&mut answers);
         let mailboxes = lock(&self.mailboxes);
@@ -253,9 +270,6 @@ impl<F: Format + Send + 'static> OwnerService<F> {
                 Err(answer) => self.take_back(&answer),
             }
         }
-        if changed {
-            notified.extend(mailboxes.by_channel.keys());
-        }
         notified.sort_unstable();
         notified.dedup();
         notified.into_iter().filter_map(|one| mailboxes.get(one)).for_each(|one| one.wake());
@@ -276,6 +290,35 @@ fn block<T>(call: impl Future<Output = Result<T, ImageError>>) -> Option<T> {
     run_now(call).inspect_err(|error| tracing::error!("an image failed: {error}")).ok()
 }
 
+impl<F: Format + Send + 'static> Run for OwnerService<F> {
+    fn run(&self) {
+        let mut state = lock(&self.state);
+        state.is_queued = false;
+        if state.is_paused || state.is_closed {
+            return;
+        }
+        let mut next = state.owner.take();
+        drop(state);
+        let mut retry = RETRY_PAGES;
+        while let Some(mut owner) = next {
+            let worked = self.work(&mut owner);
+            self.deliver(&mut owner);
+            next = if worked {
+                Some(owner)
+            } else {
+                self.publish_waiting(owner.waiting_for_room() as u64);
+                self.wait(owner, &mut retry)
+            };
+        }
+    }
+
+    fn end_silence(&self) -> bool {
+        let mut state = lock(&self.state);
+        self.bell.notify_all();
+        std::mem::take(&mut state.is_silent)
+    }
+}
+
 impl<F: Format + Send + 'static> Service for OwnerService<F> {
     fn shared(&self) -> &Arc<Shared> {
         &self.shared
@@ -284,23 +327,15 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
     fn notify(self: Arc<Self>) {
         let mut state = lock(&self.state);
         state.has_questions = true;
-        if state.is_paused {
+        if state.owner.is_none() {
+            return self.bell.notify_all();
+        }
+        if state.is_paused || state.is_closed || state.is_queued {
             return;
         }
-        let Some(owner) = state.owner.take() else { return self.bell.notify_all() };
+        state.is_queued = true;
         drop(state);
-        let service = Arc::clone(&self);
-        // Handed over through a cell, so that the owner is not lost if there is no thread.
-        let cell = Arc::new(Mutex::new(Some(owner)));
-        let handed = Arc::clone(&cell);
-        let thread = std::thread::Builder::new().name("image-owner".into()).spawn(move || {
-            let owner = lock(&handed).take();
-            owner.into_iter().for_each(|owner| service.run(owner));
-        });
-        if let Err(error) = thread {
-            tracing::error!("an image's owner cannot start: {error}; its requests wait");
-            lock(&self.state).owner = lock(&cell).take();
-        }
+        OWNERS.start(self);
     }
 
     fn waiting(&self) -> u64 {
@@ -309,7 +344,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
 
     fn open_channel(&self, mailbox: Arc<Mailbox>) -> Option<(u32, u32)> {
         let mut mailboxes = lock(&self.mailboxes);
-        let ring = mailboxes.free_ring(self.rings)?;
+        let ring = mailboxes.free_ring(self.options.rings)?;
         let channel = mailboxes.insert(Registered { mailbox, ring: Some(ring) })?;
         Some((channel, ring))
     }
@@ -338,10 +373,16 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         }
     }
 
-    fn pause(&self) {
+    fn pause(self: Arc<Self>) {
         // From now on: a resume that comes before the owner has stopped must hold.
         lock(&self.state).is_paused = true;
         drop(self.wait_owner());
+        // A resume may have come meanwhile.
+        let state = lock(&self.state);
+        if !state.is_paused && state.has_questions {
+            drop(state);
+            self.notify();
+        }
     }
 
     fn resume(self: Arc<Self>) {
@@ -351,7 +392,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
 
     fn stop(&self) -> Result<(), ImageError> {
         let mut state = self.wait_owner();
-        state.is_paused = false;
+        state.is_closed = true;
         let Some(mut owner) = state.owner.take() else { return Ok(()) };
         drop(state);
         while self.work(&mut owner) {}
@@ -362,6 +403,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         mailboxes.is_stopped = true;
         mailboxes.by_channel.values().for_each(|one| drop(one.mailbox.close()));
         drop(mailboxes);
+        self.publish_waiting(0);
         lock(&self.state).owner = Some(owner);
         outcome
     }
@@ -369,6 +411,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
 
 #[cfg(test)]
 mod tests {
+    use disk::{FileOptions, OnFull};
     use image::PlainFile;
     use image::journal::Journal;
     use image::map::{Map, PagePool};
@@ -388,9 +431,18 @@ mod tests {
         let format = run_now(Qcow2Format::open(file, false)).unwrap();
         let memory = Mapping::private(JOURNAL.cells().unwrap() * 8).unwrap();
         let journal = Journal::open(Arc::new(memory), JOURNAL).unwrap();
-        let map = Map::new(format.layout(), Arc::new(PagePool::new(64)));
+        let map = Map::new(format.layout(), &Arc::new(PagePool::new(64)));
+        let options = FileOptions {
+            path,
+            read_only: true,
+            direct: false,
+            block_size: None,
+            on_full: OnFull::Error,
+        };
+        let file = Arc::new(FileDisk::open_container(options, None).unwrap());
+        let options = ServiceOptions { file, rings: 1, waits_for_room: true };
         let service: Arc<dyn Service> =
-            OwnerService::start(Arc::new(Shared::new(map, journal)), format, 1).unwrap();
+            OwnerService::start(Arc::new(Shared::new(map, journal)), format, options).unwrap();
         let (first, ring) = service.open_channel(Arc::default()).unwrap();
         assert!(service.open_channel(Arc::default()).is_none(), "all rings are in use");
         let kind = QuestionKind::Read(0);

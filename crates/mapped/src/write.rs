@@ -165,6 +165,7 @@ impl MappedChannel {
             return false;
         }
         piece.phase = Phase::StalledMidway(at);
+        self.count_wait(index);
         true
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use epoch::{EpochSlot, Epochs, Hold};
-pub use pages::{PAGE_WORDS, PagePool};
+pub use pages::{PAGE_WORDS, PagePool, PageUser};
 pub use word::{Base, Kind, MAX_FILES, MAX_PLACE, Place, Word};
 
 /// Sizes of a map, as powers of two.
@@ -75,21 +75,26 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Map {
     layout: Layout,
-    pool: Arc<PagePool>,
+    pages: Arc<PageUser>,
     entries: Box<[AtomicU64]>,
     epochs: Arc<Epochs>,
 }
 
 impl Map {
     /// Creates a map that knows nothing.
-    pub fn new(layout: Layout, pool: Arc<PagePool>) -> Self {
+    pub fn new(layout: Layout, pool: &Arc<PagePool>) -> Self {
         let entries = (0..layout.pages()).map(|_| AtomicU64::new(Word::ASK.bits())).collect();
-        Self { layout, pool, entries, epochs: Arc::default() }
+        Self { layout, pages: pool.join(), entries, epochs: Arc::default() }
     }
 
     /// Returns the sizes.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Returns the map as a user of the pool.
+    pub fn pages(&self) -> &PageUser {
+        &self.pages
     }
 
     /// Returns the epochs.
@@ -120,7 +125,7 @@ impl Map {
 
     fn cell(&self, page: PageId, granule: u64) -> Option<&AtomicU64> {
         let index = granule & ((1 << self.layout.page_bits) - 1);
-        self.pool.word(page.0, index as usize)
+        self.pages.word(page.0, index as usize)
     }
 
     /// Replaces a word of a page, if it is still `old`.
@@ -150,7 +155,7 @@ impl Map {
     /// Links a page with these words. `None` if the pool has none. For the owner, on an entry
     /// without a page.
     pub(crate) fn link(&self, page: u64, words: &[Word]) -> Option<PageId> {
-        let id = PageId(self.pool.take()?);
+        let id = PageId(self.pages.take()?);
         for (granule, word) in self.layout.granules_of(page).zip(words) {
             self.swap(id, granule, *word);
         }
@@ -174,7 +179,15 @@ impl Map {
 
     /// Gives an unlinked page back to the pool. For the owner.
     pub(crate) fn put(&self, id: PageId) {
-        self.pool.put(id.0);
+        self.pages.put(id.0);
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        for page in 0..self.layout.pages() {
+            self.unlink(page).into_iter().for_each(|id| self.put(id));
+        }
     }
 }
 
@@ -191,7 +204,7 @@ mod tests {
 
     #[test]
     fn pages_are_linked_unlinked_and_linked_again() {
-        let map = Map::new(LAYOUT, Arc::new(PagePool::new(1)));
+        let map = Map::new(LAYOUT, &Arc::new(PagePool::new(1)));
         assert_eq!((LAYOUT.pages(), LAYOUT.granules_of(2)), (3, 4..5));
         assert_eq!(map.load(2).word, Word::ASK);
         let id = map.link(1, &[data(8, 1), Word::ZERO]).unwrap();
@@ -208,7 +221,7 @@ mod tests {
 
     #[test]
     fn blocks_are_added_to_their_cluster_only() {
-        let map = Map::new(LAYOUT, Arc::new(PagePool::new(1)));
+        let map = Map::new(LAYOUT, &Arc::new(PagePool::new(1)));
         let id = map.link(0, &[data(8, 1), Word::busy(Word::BELOW)]).unwrap();
         assert!(!map.add_blocks(id, 0, data(16, 0), 2) && !map.add_blocks(id, 1, data(8, 0), 2));
         assert_eq!(map.exchange(id, 0, data(8, 3), Word::ZERO), Err(data(8, 1)));

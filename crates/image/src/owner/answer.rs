@@ -33,6 +33,10 @@ impl<F: Format> Owner<F> {
                 self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
             }
             Err(Obstacle::Full) => self.no_room.push(question),
+            Err(Obstacle::Later) if self.shared.is_lost() && !self.journal.has_room(1) => {
+                self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
+            }
+            Err(Obstacle::Later) => self.later.push(question),
             Err(Obstacle::Failed(error)) => {
                 self.answer_with(&question, AnswerKind::Done(Err(error.errno())));
             }
@@ -103,7 +107,7 @@ impl<F: Format> Owner<F> {
             other => other,
         };
         if !self.journal.has_room(1) {
-            return Err(Obstacle::Full);
+            return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
         let place = self.format.allocate().await?;
@@ -152,7 +156,7 @@ impl<F: Format> Owner<F> {
             _ => {}
         }
         if !self.journal.has_room(1) {
-            return Err(Obstacle::Full);
+            return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
@@ -185,7 +189,7 @@ impl<F: Format> Owner<F> {
             Some((_, entry)) if entry.is_granted() || entry.word == newest => {}
             Some((id, _)) => self.journal.set_word(id, newest),
             None if newest == on_disk => {}
-            None if !self.journal.has_room(1) => return Err(Obstacle::Full),
+            None if !self.journal.has_room(1) => return Err(Obstacle::Later),
             None => drop(self.journal.put(granule, newest, 0)?),
         }
         Ok(())

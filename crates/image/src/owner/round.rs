@@ -150,6 +150,7 @@ impl<F: Format> Owner<F> {
             self.answer_with(flush, AnswerKind::Done(round.outcome));
         }
         self.retry_room();
+        self.retry_later();
     }
 
     fn drop_durable(&mut self, round: &Round<F::File>) {

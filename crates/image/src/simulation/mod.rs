@@ -35,6 +35,8 @@ use random::Random;
 use request::{KernelIo, Operation, Phase, Request, Target};
 
 const CHANNELS: usize = 2;
+/// Pages of the pool: fewer than the toy format has.
+const PAGES: u32 = 2;
 /// Requests of a channel in flight.
 const DEPTH: usize = 3;
 /// Returns the sizes of a journal. Small, so that rings fill up and are folded. One entry a granule,
@@ -130,7 +132,7 @@ fn new_journal(image: &SimImage) -> Cells {
 }
 
 fn new_shared(image: &SimImage, journal: &Cells) -> Arc<Shared> {
-    let map = Map::new(image.layout, Arc::new(PagePool::new(64)));
+    let map = Map::new(image.layout, &Arc::new(PagePool::with_reserve(PAGES, 0)));
     let journal = Journal::open(Arc::clone(journal), journal_size(image)).unwrap();
     Arc::new(Shared::new(map, journal))
 }

@@ -126,6 +126,8 @@ impl<F: SimFormat> World<F> {
                 (owner, None)
             })
         } else {
+            owner.give_pages();
+            owner.retry_later();
             self.owner.activity = Activity::Idle(Box::new(owner));
             return;
         };

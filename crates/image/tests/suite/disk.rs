@@ -51,7 +51,7 @@ impl MappedDisk {
         let mut format = format.unwrap();
         let size = format.image().header().size;
         let layout = format.layout();
-        let map = Map::new(layout, Arc::new(PagePool::new(64)));
+        let map = Map::new(layout, &Arc::new(PagePool::new(64)));
         let journal = Journal::open(Arc::clone(cells), JOURNAL).unwrap();
         let shared = Arc::new(Shared::new(map, journal));
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format)).unwrap();
