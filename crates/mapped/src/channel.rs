@@ -11,7 +11,7 @@ use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 use rustix::io::Errno;
 
 use crate::mailbox::Mailbox;
-use crate::piece::{Action, Parent, Phase, Piece, Slab};
+use crate::piece::{Action, Few, Parent, Phase, Piece, Slab};
 use crate::service::Service;
 
 /// Interval for retrying writes that the storage had no room for.
@@ -129,7 +129,7 @@ impl MappedChannel {
         (offset, len): (u64, u64),
         buffers: Buffers,
     ) -> usize {
-        let (holds, added) = (Vec::new(), Vec::new());
+        let (holds, added) = (Few::default(), Few::default());
         let phase = Phase::Planned;
         let piece =
             Piece { parent, action, offset, len, buffers, phase, holds, added, file_offset: 0 };

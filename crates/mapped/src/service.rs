@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,8 +17,6 @@ use crate::mailbox::{Mailbox, unclaimed};
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval for trying again what waits for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
-/// Number that stands for callers that are no channels.
-const CALLER: u32 = u32::MAX;
 /// Questions between two checks for a round.
 const BATCH: usize = 64;
 
@@ -71,9 +68,6 @@ pub(crate) struct OwnerService<F: Format> {
     mailboxes: Mutex<Mailboxes>,
     waiting: AtomicU64,
     rings: u32,
-    /// Callers that wait for a flush.
-    syncs: Mutex<BTreeMap<u32, SyncSender<AnswerKind>>>,
-    sync_number: AtomicU32,
 }
 
 /// Mailboxes by the number of their channel. A number is not used again: late answers to a channel
@@ -161,8 +155,6 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             mailboxes: Mutex::default(),
             waiting: AtomicU64::new(0),
             rings,
-            syncs: Mutex::default(),
-            sync_number: AtomicU32::new(0),
         }))
     }
 
@@ -238,12 +230,6 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut notified = Vec::new();
         for answer in answers {
             let channel = answer.channel;
-            if channel == CALLER {
-                let caller = lock(&self.syncs).remove(&answer.tag);
-                // A caller that has given up needs no answer.
-                let _ = caller.map(|caller| caller.send(answer.kind));
-                continue;
-            }
             let delivered = match mailboxes.get(channel) {
                 Some(mailbox) => mailbox.deliver(answer),
                 None => Err(answer),
@@ -325,16 +311,17 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
     }
 
     fn sync(self: Arc<Self>) -> Result<(), ImageError> {
-        let (sender, receiver) = sync_channel(1);
-        let tag = self.sync_number.fetch_add(1, Ordering::Relaxed);
-        lock(&self.syncs).insert(tag, sender);
-        self.shared.ask(Question { channel: CALLER, tag, kind: QuestionKind::Flush });
-        self.notify();
-        let gone = || std::io::Error::other("the owner of the image has ended");
-        match receiver.recv() {
-            Ok(AnswerKind::Done(Ok(()))) => Ok(()),
-            Ok(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
-            _ => Err(ImageError::io("flush", 0)(gone())),
+        let gone = || ImageError::io("flush", 0)(std::io::Error::other("the owner has ended"));
+        let mailbox = Arc::new(Mailbox::default());
+        let channel = self.open_asker(Arc::clone(&mailbox)).ok_or_else(gone)?;
+        self.shared.ask(Question { channel, tag: 0, kind: QuestionKind::Flush });
+        Arc::clone(&self).notify();
+        let answer = mailbox.wait().map(|answer| answer.kind);
+        self.close_channel(channel);
+        match answer {
+            Some(AnswerKind::Done(Ok(()))) => Ok(()),
+            Some(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
+            _ => Err(gone()),
         }
     }
 
