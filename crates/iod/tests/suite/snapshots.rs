@@ -119,7 +119,10 @@ fn snapshots_of_several_disks_are_all_made_or_none() {
     let before = names(&io.folder);
     for (params, reason) in [
         (params.clone(), "b.qcow2: "),
-        (json!({"disks": [{"id": "a", "file": path("a")}, {"id": "c", "file": path("c")}]}), "\"c\""),
+        (
+            json!({"disks": [{"id": "a", "file": path("a")}, {"id": "c", "file": path("c")}]}),
+            "\"c\"",
+        ),
         (json!({"disks": [disks()[0], disks()[0]]}), "there twice"),
         (json!({"disks": []}), "0 disks are not in 1 to 255"),
     ] {
