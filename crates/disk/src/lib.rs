@@ -88,6 +88,7 @@ mod error;
 mod file;
 mod null;
 mod ram;
+mod replaceable;
 mod request;
 mod small_blocks;
 mod window;
@@ -100,6 +101,7 @@ pub use error::{DiskError, IoError};
 pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byte, open_image};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
+pub use replaceable::Replaceable;
 pub use request::{Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome};
 pub use small_blocks::SmallBlocks;
 pub use window::Window;
@@ -138,6 +140,13 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// Fails if the flush fails; the lock is released in any case.
     fn deactivate(&self) -> Result<(), DiskError>;
+
+    /// Makes all completed writes durable, so that another tree may have this disk below its top.
+    /// The disk is active. May wait for the storage.
+    ///
+    /// # Errors
+    /// Storage failed, now or before: what was written may be lost.
+    fn sync(&self) -> Result<(), DiskError>;
 
     /// Stops what the disk does in the background, so that another process can continue with it. No
     /// request that changes the disk is in flight. Other requests may wait from then on. May wait

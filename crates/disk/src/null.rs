@@ -52,6 +52,10 @@ impl Disk for NullDisk {
         Ok(())
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         if let Some(size) = size {
             check_growth(self.geometry(), size)?;

@@ -125,6 +125,10 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         let Some(size) = size else { return Ok(self.geometry()) };
         let mut slot = self.contents.write().unwrap_or_else(PoisonError::into_inner);

@@ -59,6 +59,10 @@ impl Disk for Window {
         self.child.deactivate()
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        self.child.sync()
+    }
+
     fn quiesce(&self) {
         self.child.quiesce();
     }

@@ -70,6 +70,12 @@ pub enum ImageError {
         /// Requested value and rule.
         problem: String,
     },
+    /// The disk cannot get the requested size.
+    #[error("cannot resize the disk: {problem}")]
+    Resize {
+        /// Reason and remedy.
+        problem: String,
+    },
     /// A repair is not safe.
     #[error("cannot repair the image: {problem}")]
     Repair {

@@ -74,7 +74,7 @@ pub struct Grant {
     pub prior: Word,
     /// Place to fill.
     pub place: Place,
-    /// What blocks read as that are not written.
+    /// Source of the blocks that the channel does not write.
     pub base: Base,
     /// Entry of the journal.
     pub entry: EntryId,

@@ -173,6 +173,14 @@ impl Disk for MappedDisk {
         stopped.and(file).and(below)
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        let service = self.service().clone();
+        if let Some(service) = service.filter(|_| !self.options.geometry.read_only) {
+            service.sync().map_err(self.image_error())?;
+        }
+        self.file.sync()
+    }
+
     fn quiesce(&self) {
         if let Some(service) = self.service().as_ref() {
             service.pause();

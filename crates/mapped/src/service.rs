@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use image::format::Format;
 use image::owner::{Owner, OwnerCounts};
-use image::shared::{Answer, Question, QuestionKind, Shared};
+use image::shared::{Answer, AnswerKind, Question, QuestionKind, Shared};
 use image::{ImageError, run_now};
 
 use crate::counters::Counters;
@@ -18,6 +19,8 @@ use crate::mailbox::{Mailbox, unclaimed};
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval for trying again what waits for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
+/// Number that stands for callers that are no channels.
+const CALLER: u32 = u32::MAX;
 /// Questions between two checks for a round.
 const BATCH: usize = 64;
 
@@ -42,6 +45,12 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Removes a channel or an asker.
     fn close_channel(&self, channel: u32);
 
+    /// Makes everything that is committed durable. Channels may be in use.
+    ///
+    /// # Errors
+    /// Storage failed, now or before.
+    fn sync(self: Arc<Self>) -> Result<(), ImageError>;
+
     /// Ends the thread, and lets questions wait. Nothing is flushed.
     fn pause(&self);
 
@@ -64,6 +73,9 @@ pub(crate) struct OwnerService<F: Format> {
     waiting: AtomicU64,
     counters: Arc<Counters>,
     rings: u32,
+    /// Callers that wait for a flush.
+    syncs: Mutex<BTreeMap<u32, SyncSender<AnswerKind>>>,
+    sync_number: AtomicU32,
 }
 
 /// Mailboxes by the number of their channel. A number is not used again: late answers to a channel
@@ -156,6 +168,8 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             waiting: AtomicU64::new(0),
             counters,
             rings,
+            syncs: Mutex::default(),
+            sync_number: AtomicU32::new(0),
         }))
     }
 
@@ -239,6 +253,12 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut notified = Vec::new();
         for answer in answers {
             let channel = answer.channel;
+            if channel == CALLER {
+                let caller = lock(&self.syncs).remove(&answer.tag);
+                // A caller that has given up needs no answer.
+                let _ = caller.map(|caller| caller.send(answer.kind));
+                continue;
+            }
             let delivered = match mailboxes.get(channel) {
                 Some(mailbox) => mailbox.deliver(answer),
                 None => Err(answer),
@@ -317,6 +337,20 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         let registered = lock(&self.mailboxes).by_channel.remove(&channel);
         let answers = registered.map(|one| one.mailbox.close()).unwrap_or_default();
         answers.iter().for_each(|answer| self.take_back(answer));
+    }
+
+    fn sync(self: Arc<Self>) -> Result<(), ImageError> {
+        let (sender, receiver) = sync_channel(1);
+        let tag = self.sync_number.fetch_add(1, Ordering::Relaxed);
+        lock(&self.syncs).insert(tag, sender);
+        self.shared.ask(Question { channel: CALLER, tag, kind: QuestionKind::Flush });
+        self.notify();
+        let gone = || std::io::Error::other("the owner of the image has ended");
+        match receiver.recv() {
+            Ok(AnswerKind::Done(Ok(()))) => Ok(()),
+            Ok(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
+            _ => Err(ImageError::io("flush", 0)(gone())),
+        }
     }
 
     fn pause(&self) {

@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 23] = [
+const LAYERS: [(&str, &[&str]); 24] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 23] = [
     ("nic", &["error-causes", "memory", "virtq", "net", "reactor"]),
     ("nbd", &["memory", "disk", "reactor"]),
     ("image", &["error-causes", "memory"]),
+    ("mapped", &["memory", "reactor", "disk", "image"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),
@@ -40,6 +41,7 @@ const LAYERS: [(&str, &[&str]); 23] = [
             "nic",
             "nbd",
             "image",
+            "mapped",
             "model",
             "service-manager",
             "logging",

@@ -52,6 +52,16 @@ impl ImageLock {
         Ok(lock)
     }
 
+    /// Removes the marks of a writer. Those of a reader stay.
+    pub fn allow_readers(&mut self) {
+        let writes = |byte: &i64| [USES + WRITE, USES + RESIZE].contains(byte);
+        for byte in self.marks.iter().filter(|byte| writes(byte)) {
+            // A failure only keeps readers away that could be let in.
+            let _ = fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, *byte)));
+        }
+        self.marks.retain(|byte| !writes(byte));
+    }
+
     /// Returns whether another open file has marked the image as written. Takes no lock, so it
     /// keeps no other process from the image.
     ///

@@ -98,6 +98,7 @@ pub struct FileDisk {
     size: AtomicU64,
     lock: Mutex<Option<ImageLock>>,
     fence: Option<Mutex<Fence>>,
+    is_frozen: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -187,13 +188,23 @@ impl FileDisk {
         let size = AtomicU64::new(image_info.size);
         let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
         let (lock, shared) = (Mutex::new(None), Arc::new(shared));
-        Self { options, file: Arc::new(file), image_info, size, lock, fence: None, shared }
+        let (file, is_frozen) = (Arc::new(file), AtomicBool::new(false));
+        Self { options, file, image_info, size, lock, fence: None, is_frozen, shared }
     }
 
     /// Returns the handover state for another process: the open file, and whether a flush has
     /// failed.
     pub fn handover(&self) -> (&Arc<OwnedFd>, bool) {
         (&self.file, self.shared.lost.load(Ordering::Relaxed))
+    }
+
+    /// Notes that nothing writes to the file any more, so that other readers may open it: the file
+    /// is below the top of a tree from now on.
+    pub fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::Release);
+        if let Some(lock) = &mut *self.lock.lock().unwrap_or_else(PoisonError::into_inner) {
+            lock.allow_readers();
+        }
     }
 
     /// Makes every later flush fail: a flush of the file has failed elsewhere.
@@ -243,7 +254,7 @@ impl Disk for FileDisk {
         Geometry {
             size: self.size.load(Ordering::Relaxed),
             block_size: self.image_info.block_size,
-            read_only: self.options.read_only,
+            read_only: self.options.read_only || self.is_frozen.load(Ordering::Relaxed),
             discard: true,
             discard_granularity: self.image_info.discard_granularity,
         }
@@ -303,6 +314,20 @@ impl Disk for FileDisk {
             fence.release(&self.file);
         }
         if self.shared.lost.load(Ordering::Relaxed) {
+            return Err(self.os("flush")(rustix::io::Errno::IO));
+        }
+        synced
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let synced = fdatasync(&*self.file).map_err(self.os("flush"));
+        if synced.is_err() {
+            self.set_lost();
+        }
+        if self.handover().1 {
             return Err(self.os("flush")(rustix::io::Errno::IO));
         }
         synced

@@ -86,6 +86,10 @@ impl Disk for SmallBlocks {
         self.storage().deactivate()
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        self.storage().sync()
+    }
+
     fn quiesce(&self) {
         self.storage().quiesce();
     }

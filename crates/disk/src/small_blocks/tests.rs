@@ -120,6 +120,10 @@ impl Disk for StorageDisk {
         Ok(())
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
         Ok(self.geometry())
     }

@@ -29,10 +29,10 @@ impl<F: Format> Owner<F> {
             Ok(kind) => self.answer_with(&question, kind),
             Err(Obstacle::Busy) => self.keep_busy(question),
             // No round makes room any more.
-            Err(Obstacle::NoRoom) if self.shared.is_lost() => {
+            Err(Obstacle::Full) if self.shared.is_lost() => {
                 self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
             }
-            Err(Obstacle::NoRoom) => self.no_room.push(question),
+            Err(Obstacle::Full) => self.no_room.push(question),
             Err(Obstacle::Failed(error)) => {
                 self.answer_with(&question, AnswerKind::Done(Err(error.errno())));
             }
@@ -103,7 +103,7 @@ impl<F: Format> Owner<F> {
             other => other,
         };
         if !self.journal.has_room(1) {
-            return Err(Obstacle::NoRoom);
+            return Err(Obstacle::Full);
         }
         self.format.reserve(granule).await?;
         let place = self.format.allocate().await?;
@@ -152,7 +152,7 @@ impl<F: Format> Owner<F> {
             _ => {}
         }
         if !self.journal.has_room(1) {
-            return Err(Obstacle::NoRoom);
+            return Err(Obstacle::Full);
         }
         self.format.reserve(granule).await?;
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
@@ -185,7 +185,7 @@ impl<F: Format> Owner<F> {
             Some((_, entry)) if entry.is_granted() || entry.word == newest => {}
             Some((id, _)) => self.journal.set_word(id, newest),
             None if newest == on_disk => {}
-            None if !self.journal.has_room(1) => return Err(Obstacle::NoRoom),
+            None if !self.journal.has_room(1) => return Err(Obstacle::Full),
             None => drop(self.journal.put(granule, newest, 0)?),
         }
         Ok(())

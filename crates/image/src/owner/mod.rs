@@ -67,20 +67,20 @@ enum Obstacle {
     /// A channel fills the granule.
     Busy,
     /// There is no space on the storage, in the journal or in the pool of pages.
-    NoRoom,
+    Full,
     /// The question fails.
     Failed(ImageError),
 }
 
 impl From<ImageError> for Obstacle {
     fn from(error: ImageError) -> Self {
-        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
+        if error.is_full() { Self::Full } else { Self::Failed(error) }
     }
 }
 
 impl From<JournalError> for Obstacle {
     fn from(_: JournalError) -> Self {
-        Self::NoRoom
+        Self::Full
     }
 }
 
@@ -177,7 +177,7 @@ impl<F: Format> Owner<F> {
         let words = self.newest_words(page).await?;
         if self.shared.map.link(page, &words).is_none() {
             self.recycle_pages();
-            self.shared.map.link(page, &words).ok_or(Obstacle::NoRoom)?;
+            self.shared.map.link(page, &words).ok_or(Obstacle::Full)?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::{ImageError, ImageFile, PlainFile, run_now};
 /// Largest disk in bytes: 64 TiB.
 pub const MAX_DISK_BYTES: u64 = 64 << 40;
 /// Smallest unit of a disk in bytes.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 /// Refcounts have 16 bits.
 const REFCOUNT_ORDER: u32 = 4;
 /// Shift of the cluster size, unless the caller chooses another: 64 KiB.

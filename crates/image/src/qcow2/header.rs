@@ -16,7 +16,7 @@ pub(super) const MAGIC: u32 = 0x5146_49fb;
 /// Bytes that contain every field.
 pub(super) const FIELD_BYTES: usize = 112;
 /// Largest L1 table in bytes, as in QEMU.
-const MAX_L1_BYTES: u64 = 32 << 20;
+pub(super) const MAX_L1_BYTES: u64 = 32 << 20;
 /// Largest refcount table in bytes, as in QEMU.
 pub(super) const MAX_REFCOUNT_TABLE_BYTES: u64 = 8 << 20;
 const MAX_REFCOUNT_ORDER: u32 = 6;

@@ -6,6 +6,7 @@
 //! value that a request reads, and every value after a power cut, must be one that the history of
 //! the block allows.
 
+mod content;
 mod crash;
 mod format;
 mod history;
@@ -14,6 +15,7 @@ mod qcow2;
 
 mod random;
 mod request;
+mod resize;
 mod storage;
 mod tests;
 mod toy;

@@ -20,7 +20,8 @@ const CHECK_EVERY: u64 = 50;
 pub(super) struct Qcow2Options {
     /// Options and size of `qemu-img create`.
     pub(super) create: (&'static str, u64),
-    /// Commands of `qemu-io`. "snapshot" makes an internal snapshot.
+    /// Commands of `qemu-io`. "snapshot" makes an internal snapshot, "shrink" cuts a disk of whole
+    /// 64 KiB to its size.
     pub(super) commands: &'static [&'static str],
     pub(super) first: usize,
     pub(super) granules: usize,
@@ -61,8 +62,8 @@ impl SimFormat for Opened {
     }
 
     fn check(image: &SimImage, _: Qcow2Options, cut: u64) -> Result<Vec<u64>, String> {
-        let open = |access| run_now(Image::open(image.file.direct(), access));
-        let mut disk = open(Access::Write).map_err(|error| error.to_string())?;
+        let disk = run_now(Image::open(image.file.direct(), Access::Write));
+        let mut disk = disk.map_err(|error| error.to_string())?;
         let mut report = run_now(disk.check()).map_err(|error| error.to_string())?;
         if cut.is_multiple_of(CHECK_EVERY) {
             check_with_qemu(&image.file)?;
@@ -156,10 +157,17 @@ fn make(options: Qcow2Options) -> Vec<u8> {
 fn make_at(path: &Path, options: Qcow2Options) -> Result<(), String> {
     let path = path.to_str().unwrap();
     let (create, size) = options.create;
-    run("qemu-img", &["create", "-q", "-f", "qcow2", "-o", create, path, &size.to_string()])?;
+    let is_shrunk = options.commands.contains(&"shrink");
+    let first_size = if is_shrunk { size.next_multiple_of(65536) } else { size };
+    let first_size = first_size.to_string();
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-o", create, path, &first_size])?;
     for command in options.commands {
         match *command {
             "snapshot" => run("qemu-img", &["snapshot", "-c", "first", path])?,
+            "shrink" => {
+                let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, &size.to_be_bytes(), 24).unwrap();
+            }
             command => run("qemu-io", &["-f", "qcow2", "-c", command, path])?,
         }
     }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use image::qcow2::{Access, Image};
+use image::format::Format;
+use image::map::{Base, Place, Word};
+use image::qcow2::{Access, Image, Qcow2Format};
 use image::{PlainFile, run_now};
 use proptest::prelude::*;
 
@@ -49,6 +51,40 @@ fn use_image(path: &Path) {
     }
 }
 
+/// Does everything with an image that its writer does. Errors end a step only.
+fn write_image(path: &Path, seed: u64) {
+    let Ok(mut format) =
+        run_now(Qcow2Format::open(crate::disk::file(path), seed.is_multiple_of(2)))
+    else {
+        return;
+    };
+    let layout = format.layout();
+    let granules = layout.granules.min(600);
+    let mut words = vec![Word::ASK; granules as usize];
+    let _ = run_now(format.load(0, &mut words));
+    for (granule, _) in (0..granules).zip(&words).filter(|(_, word)| **word == Word::MIXED) {
+        let _ = run_now(format.describe(granule));
+    }
+    let place = Place::new(seed >> 26).unwrap();
+    let _ = run_now(format.take_over(&[(seed % granules, Word::data(place, 1, Base::Zero))]));
+    for round in 0..3 {
+        let mut references = Vec::new();
+        for granule in (round..granules).step_by(7 + (seed % 50) as usize) {
+            let place = run_now(format.reserve(granule)).and_then(|()| run_now(format.allocate()));
+            let data = |place| Word::data(place, layout.full_mask(), Base::Zero);
+            references.push((granule, place.map_or(Word::ZERO, data)));
+        }
+        let written =
+            run_now(format.prepare(&references)).and_then(|()| run_now(format.write(&references)));
+        let freed = if written.is_ok() { format.take_replaced() } else { Vec::new() };
+        let old = words.iter().filter(|word| word.is_data()).map(|word| word.place());
+        for place in freed.into_iter().chain(old) {
+            let _ = run_now(format.reclaim(place));
+        }
+    }
+    let _ = run_now(format.resize(layout.granules << layout.granule_bits << 1, 1 << 20));
+}
+
 #[test]
 fn mutated_images_are_refused_or_reported() {
     let samples = samples();
@@ -63,7 +99,7 @@ fn mutated_images_are_refused_or_reported() {
         (0..samples.len(), prop::collection::vec(word, 0..6), prop::collection::vec(header, 0..3));
     let config =
         ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |((sample, words, bytes) in case)| {
+    proptest!(config, |((sample, words, bytes) in case, seed: u64)| {
         let mut image = samples[sample].clone();
         for (place, value) in words {
             let at = place.index(image.len() / 8) * 8;
@@ -74,5 +110,6 @@ fn mutated_images_are_refused_or_reported() {
         }
         std::fs::write(&path, &image).unwrap();
         use_image(&path);
+        write_image(&path, seed);
     });
 }

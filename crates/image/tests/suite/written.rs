@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use image::qcow2::Qcow2Format;
+use image::{ImageError, run_now};
+
 use crate::content::{Numbers, SIZE, work};
-use crate::disk::{MappedDisk, new_journal};
+use crate::disk::{MappedDisk, file, new_journal};
 use crate::qemu::{Scratch, check, converted, qemu_check, qemu_img, qemu_io};
 
 /// Writes and discards at random, in three processes: the second one dies without a flush.
@@ -113,5 +116,91 @@ fn snapshots_of_others_keep_their_content() {
         qemu_img(&["snapshot", "-d", "first", name]);
         qemu_img(&["snapshot", "-d", "second", name]);
         assert!(check(&path).is_clean(), "{options}: {:?}", check(&path).faults);
+    }
+}
+
+/// Opens an image to write it, without a map.
+fn open_format(path: &Path, has_below: bool) -> Result<Qcow2Format<crate::disk::File>, ImageError> {
+    run_now(Qcow2Format::open(file(path), has_below))
+}
+
+#[test]
+fn bitmaps_are_given_up_before_the_first_write_and_not_by_opening() {
+    let scratch = Scratch::new();
+    let path = scratch.image("a.qcow2", "", "1M");
+    qemu_img(&["bitmap", "--add", path.to_str().unwrap(), "changes"]);
+    let before = std::fs::read(&path).unwrap();
+    drop(open_format(&path, false).unwrap());
+    assert!(std::fs::read(&path).unwrap() == before);
+    drop(MappedDisk::open(&path, None, &new_journal()));
+    assert_eq!(crate::qemu::word(&path, 88), 0);
+    assert!(run_now(crate::qemu::open(&path).bitmaps(1)).unwrap().is_empty());
+    assert_eq!(qemu_check(&path).0, 0);
+}
+
+#[test]
+fn version_2_over_a_backing_is_refused_because_it_cannot_say_zero() {
+    let scratch = Scratch::new();
+    let path = scratch.image("a.qcow2", "compat=0.10", "1M");
+    let refused = open_format(&path, true).unwrap_err();
+    assert!(refused.to_string().contains("amend"), "{refused}");
+    assert!(open_format(&path, false).is_ok());
+}
+
+#[test]
+fn a_larger_refcount_table_is_made_when_the_image_outgrows_it() {
+    let scratch = Scratch::new();
+    let options = "cluster_size=512,refcount_bits=64";
+    let path = scratch.image("a.qcow2", options, "4M");
+    qemu_io(&path, &["write -q -P 1 0 1980k".into()]);
+    let before = crate::qemu::word(&path, 48);
+    let mut disk = MappedDisk::open(&path, None, &new_journal());
+    let mut expected = vec![1; 1980 << 10];
+    expected.resize(4 << 20, 0);
+    for at in (2 << 20..4 << 20).step_by(8192) {
+        disk.write(at as u64, &[2; 8192]);
+        expected[at..at + 8192].fill(2);
+    }
+    disk.flush();
+    agree(&scratch, &path, &expected, options);
+    assert!(check(&path).is_clean(), "{:?}", check(&path).faults);
+    assert_ne!(crate::qemu::word(&path, 48), before);
+}
+
+#[test]
+fn resized_disks_are_zero_where_they_are_new() {
+    let kinds =
+        [("cluster_size=512", 3 << 20), ("extended_l2=on", 1 << 30), ("", (10 << 20) + 512)];
+    for (options, size) in kinds {
+        let scratch = Scratch::new();
+        let path = scratch.image("a.qcow2", options, "1M");
+        let name = path.to_str().unwrap();
+        qemu_io(&path, &["write -q -P 5 64k 900k".into()]);
+        qemu_img(&["snapshot", "-c", "first", name]);
+        let mut expected = converted(&scratch, &path);
+        run_now(open_format(&path, false).unwrap().resize(size, 0)).unwrap();
+        expected.resize(size as usize, 0);
+        agree(&scratch, &path, &expected, options);
+        assert!(check(&path).is_clean(), "{options}: {:?}", check(&path).faults);
+        qemu_img(&["snapshot", "-a", "first", name]);
+        assert!(check(&path).is_clean(), "{options}: {:?}", check(&path).faults);
+    }
+}
+
+#[test]
+fn a_larger_disk_does_not_show_more_of_a_longer_backing() {
+    for options in ["cluster_size=4k", "extended_l2=on"] {
+        let scratch = Scratch::new();
+        let base = scratch.path("base.raw");
+        std::fs::write(&base, vec![9; 3 << 20]).unwrap();
+        let all = format!("{options},backing_file={},backing_fmt=raw", base.display());
+        let path = scratch.image("a.qcow2", &all, "1M");
+        let mut expected = converted(&scratch, &path);
+        run_now(open_format(&path, true).unwrap().resize(5 << 20, 3 << 20)).unwrap();
+        expected.resize(5 << 20, 0);
+        agree(&scratch, &path, &expected, options);
+        assert!(check(&path).is_clean(), "{options}: {:?}", check(&path).faults);
+        let shrunk = run_now(open_format(&path, true).unwrap().resize(1 << 20, 3 << 20));
+        assert!(matches!(shrunk, Err(ImageError::Resize { .. })));
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn answer(
             value
         }),
         Ok(Call::DiskAttach(spec)) => {
-            let sources = Sources { memory: None, journal: None, files: (0..).zip(fds).collect() };
+            let sources = Sources { files: (0..).zip(fds).collect(), ..Sources::default() };
             disk_registry.attach(spec, sources).and_then(value)
         }
         Ok(Call::DiskWaitFull(full)) => {
@@ -148,6 +148,8 @@ fn carry_out(
         Call::DiskUnexport(which) => {
             value(disk_registry.unexport(&which.id, which.socket.as_deref())?)
         }
+        Call::DiskReplace(replace) => value(disk_registry.replace(&replace)?),
+        Call::DiskSnapshot(snapshot) => value(disk_registry.snapshot(&snapshot)?),
         Call::DiskResize(resize) => value(disk_registry.resize(&resize.id, resize.size)?),
         Call::DiskCaps(set) => value(disk_registry.caps(&set.id, set.caps)?),
         Call::DiskPoll(set) => value(disk_registry.poll(&set.id, set.change)?),

@@ -3,13 +3,14 @@
 use std::sync::{Arc, MutexGuard};
 
 use model::poll::PollChange;
-use model::rpc::{DiskReply, RpcError};
+use model::rpc::{DiskReply, Replace, ReplaceReply, RpcError, Snapshot, SnapshotDisk};
 use model::spec::Caps;
 
 use super::{DiskRegistry, Disks, no_such_disk, refusal, reply, wrong_state};
 use crate::error::failed;
 use crate::lifecycle::{Phase, Verb, VerbDecision};
-use crate::served_disk::{ServedDisk, ServedDiskError};
+use crate::limits::of_tree;
+use crate::served_disk::{Replacement, ServedDisk, ServedDiskError, swap_all};
 
 impl DiskRegistry {
     /// Locks a disk's image and serves the disk.
@@ -54,6 +55,73 @@ impl DiskRegistry {
     /// No such disk, another verb is running, the disk is not active, or the size is not possible.
     pub fn resize(&self, id: &str, size: Option<u64>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Resize, |served_disk| served_disk.resize(size))
+    }
+
+    /// Replaces the backend of a disk by another one with the same content.
+    ///
+    /// # Errors
+    /// No such disk, another verb is running, the disk has another backend than expected, the new
+    /// one cannot be used, or the disk does not drain in time. The disk goes on as before then.
+    pub fn replace(&self, replace: &Replace) -> Result<ReplaceReply, RpcError> {
+        self.replace_all(&[replace.id.as_str()], |served_disk| {
+            served_disk.prepare_replacement(replace.backend.clone(), &replace.expect)
+        })
+    }
+
+    /// Puts a new image over each of several disks, all at one instant.
+    ///
+    /// # Errors
+    /// As [`Self::replace`]; all disks go on as before then.
+    pub fn snapshot(&self, snapshot: &Snapshot) -> Result<ReplaceReply, RpcError> {
+        let ids: Vec<_> = snapshot.disks.iter().map(|disk| disk.id.as_str()).collect();
+        self.replace_all(&ids, |served_disk| {
+            let is_it = |disk: &&SnapshotDisk| disk.id == served_disk.spec().id;
+            let file = snapshot.disks.iter().find(is_it).map(|disk| disk.file.clone());
+            served_disk.prepare_snapshot(file.unwrap_or_default())
+        })
+    }
+
+    fn replace_all(
+        &self,
+        ids: &[&str],
+        prepare: impl Fn(&Arc<ServedDisk>) -> Result<Replacement, ServedDiskError>,
+    ) -> Result<ReplaceReply, RpcError> {
+        let served_disks = self.begin_all(ids, Verb::Replace)?;
+        let replacements: Result<Vec<_>, _> = served_disks.iter().map(prepare).collect();
+        let swapped = replacements
+            .and_then(|replacements| swap_all(replacements, |served_disk| self.hold(served_disk)));
+        let mut disks = self.disks();
+        for served_disk in &served_disks {
+            let id = &served_disk.spec().id;
+            if let Some(entry) = disks.by_id.get_mut(id) {
+                entry.tree_files = of_tree(&served_disk.tree().backend);
+            }
+            self.end(&mut disks, id, swapped.is_ok());
+        }
+        drop(disks);
+        let pause = swapped.map_err(failed)?;
+        let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+        let disks = served_disks.iter().map(|served_disk| reply(served_disk)).collect();
+        Ok(ReplaceReply { disks, pause_us })
+    }
+
+    /// Begins a verb on several disks, or on none.
+    fn begin_all(&self, ids: &[&str], verb: Verb) -> Result<Vec<Arc<ServedDisk>>, RpcError> {
+        let mut disks = self.disks();
+        disks.open()?;
+        let mut begun = Vec::new();
+        for id in ids {
+            let entry = disks.by_id.get(*id).ok_or_else(|| no_such_disk(id))?;
+            let decision = entry.phase.begin(verb).map_err(refusal)?;
+            let served_disk = entry.served_disk.clone().ok_or_else(|| no_such_disk(id))?;
+            begun.push((served_disk, decision));
+        }
+        for (id, (_, decision)) in ids.iter().zip(&begun) {
+            if let (Some(entry), VerbDecision::Work(phase)) = (disks.by_id.get_mut(*id), decision) {
+                entry.phase = *phase;
+            }
+        }
+        Ok(begun.into_iter().map(|(served_disk, _)| served_disk).collect())
     }
 
     /// Sets the caps of a disk.

@@ -130,11 +130,12 @@ mod tests {
         }))
         .unwrap();
         let files = [(7, file(7)), (3, file(3))].into();
-        let sources = Sources { memory: Some(file(1)), journal: Some(file(2)), files };
+        let sources =
+            Sources { memory: Some(file(1)), journal: Some(file(2)), files, ..Sources::default() };
         let fds = PreservedFds { sources, ..PreservedFds::default() };
         let entry = fds.entry(&preserved_disk).unwrap();
         assert_eq!(entry.data["fds"], json!(["memory", "file:3", "file:7"]));
-        let Sources { memory, journal, files } = PreservedFds::read(entry).unwrap().sources;
+        let Sources { memory, journal, files, .. } = PreservedFds::read(entry).unwrap().sources;
         assert_eq!(memory.as_ref().map(size), Some(1));
         let files: Vec<_> = files.iter().map(|(number, fd)| (*number, size(fd))).collect();
         assert_eq!(files, [(3, 3), (7, 7)]);

@@ -50,6 +50,8 @@ pub enum Verb {
     Resume,
     /// Set a new size.
     Resize,
+    /// Replace the backend.
+    Replace,
     /// Set new caps.
     Caps,
     /// Change the polling.
@@ -115,6 +117,7 @@ impl fmt::Display for VerbText {
             Verb::Pause => "paused",
             Verb::Resume => "resumed",
             Verb::Resize => "resized",
+            Verb::Replace => "given another backend",
             Verb::Caps => "given new caps",
             Verb::Poll => "given new polling settings",
             Verb::Export => "exported",
@@ -135,6 +138,7 @@ impl Verb {
             Self::Pause => "disk.pause",
             Self::Resume => "disk.resume",
             Self::Resize => "disk.resize",
+            Self::Replace => "disk.replace",
             Self::Caps => "disk.caps",
             Self::Poll => "disk.poll",
             Self::Export => "disk.export",
@@ -187,9 +191,15 @@ impl Phase {
             (Verb::Restore, false) => Some(Self::At(StableState::Refused)),
             (Verb::Attach | Verb::Restore, true)
             | (Verb::Activate | Verb::Resume, false)
-            | (Verb::Resize | Verb::Caps | Verb::Poll | Verb::Export | Verb::Unexport, _) => {
-                Some(Self::At(stable_state))
-            }
+            | (
+                Verb::Replace
+                | Verb::Resize
+                | Verb::Caps
+                | Verb::Poll
+                | Verb::Export
+                | Verb::Unexport,
+                _,
+            ) => Some(Self::At(stable_state)),
         }
     }
 }

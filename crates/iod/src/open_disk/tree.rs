@@ -30,10 +30,13 @@ pub struct Sources {
     pub journal: Option<OwnedFd>,
     /// Files that were handed in, by the numbers that the spec gives them.
     pub files: BTreeMap<u32, OwnedFd>,
+    /// Files that this process has open for the same disk. They are used again where the tree names
+    /// them, with their locks and fences.
+    pub reused: Vec<TreeFile>,
 }
 
 /// Opened file of a tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TreeFile {
     /// Path or number of the file in the spec.
     pub name: FileRef,
@@ -196,6 +199,11 @@ impl<'a> TreeOpener<'a> {
         writable: bool,
         role: Use,
     ) -> Result<Arc<FileDisk>, OpenError> {
+        if let Some(reused) = self.sources.reused.iter().find(|file| file.name == *name) {
+            let reused = reused.clone();
+            self.files.push(reused.clone());
+            return Ok(reused.disk);
+        }
         let mut options = options(self.spec, label(name), !writable);
         if role == Use::Container {
             // The map waits for space itself, so that nothing that waits keeps space from being

@@ -1,5 +1,6 @@
 //! Errors of disks.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use disk::DiskError;
@@ -12,6 +13,35 @@ use crate::open_disk::OpenError;
 /// Reason why a disk is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServedDiskError {
+    /// The disk has another backend than the caller expects.
+    #[error("the backend is {present}, not {expected}; see `stats` for the present one")]
+    OtherBackend {
+        /// Present backend.
+        present: String,
+        /// Expected backend.
+        expected: String,
+    },
+    /// A new backend does not have the properties that guests know.
+    #[error(
+        "the new backend has {found}, and the guest knows {known}; give one with the same content"
+    )]
+    OtherGeometry {
+        /// Size and block size of the new backend.
+        found: String,
+        /// Size and block size that the guest knows.
+        known: String,
+    },
+    /// A spec is invalid.
+    #[error(transparent)]
+    Spec(#[from] model::spec::SpecError),
+    /// The image of a snapshot cannot be created.
+    #[error("cannot create {}: {source}", path.display())]
+    Create {
+        /// Path of the image.
+        path: PathBuf,
+        /// Cause.
+        source: image::ImageError,
+    },
     /// Error of the disk itself.
     #[error(transparent)]
     Disk(#[from] DiskError),

@@ -120,7 +120,7 @@ impl ServedDisk {
         &self,
         deadline: Option<Instant>,
     ) -> Result<(), ServedDiskError> {
-        if self.files.is_empty() {
+        if self.tree().files.is_empty() {
             return Ok(());
         }
         let since = Instant::now();

@@ -14,22 +14,22 @@ mod nbd;
 mod poll;
 mod queues;
 mod quiesce;
+mod replace;
 mod restore;
 mod session_backend;
 mod session_thread;
 mod stuck;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod verbs;
 
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
-use disk::{Disk, Geometry, LayerCounts};
+use disk::{Disk, Geometry, LayerCounts, Replaceable};
 use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
@@ -38,30 +38,29 @@ pub use self::error::ServedDiskError;
 use self::nbd::NbdExport;
 pub use self::nbd::NbdExportError;
 use crate::deadline::run_with_deadline;
-use crate::open_disk::{Opened, Sources, TreeFile, open_again};
+use crate::open_disk::{Opened, Sources, open_again};
 use crate::pool::Pool;
 pub(crate) use fence::FenceWaiter;
 pub(crate) use poll::{PollOverrides, policy};
 use queues::{NotifyMutex, StartedRings};
 pub(crate) use quiesce::{DiskFormats, DiskHandoverState, IncomingDisk, QuiescedDisk};
+pub(crate) use replace::{Replacement, swap_all};
 use session_thread::DiskSessionThread;
 pub use session_thread::SocketRole;
 use stuck::AbandonedIo;
 pub use stuck::{StuckError, StuckStorage};
+pub(crate) use tree::ServedTree;
 
 /// One opened disk behind its socket.
 #[derive(Debug)]
 pub struct ServedDisk {
     spec: DiskSpec,
+    /// The disk of the present tree.
     disk: Arc<dyn Disk>,
-    /// Descriptor of a memory disk's bytes.
-    memory: Option<Arc<OwnedFd>>,
-    /// Descriptor of the journal of the image at the top, if it is written.
-    journal: Option<Arc<OwnedFd>>,
-    /// Files of the disk's tree, top first.
-    files: Vec<TreeFile>,
-    /// Descriptors that were handed in for the files, by their numbers in the spec.
-    handed_in: BTreeMap<u32, OwnedFd>,
+    /// The same disk, to replace it.
+    replaceable: Arc<Replaceable>,
+    /// Present tree. The spec tells the first one.
+    tree: Mutex<Arc<ServedTree>>,
     /// Listening socket for front-ends.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<BlkDevice>,
@@ -137,11 +136,11 @@ impl ServedDisk {
         listener: Option<Arc<Listener>>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let Opened { disk, memory, journal, files, handed_in } = opened;
+        let (disk, tree) = ServedTree::new(spec.backend.clone(), opened);
+        let replaceable = Arc::new(Replaceable::new(disk));
+        let disk: Arc<dyn Disk> = replaceable.clone();
         let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
-        for file in &files {
-            pool.full_watch().add(&spec.id, file.name.to_string(), &file.disk);
-        }
+        tree.watch_full(&spec.id, &pool);
         let options = DeviceOptions {
             id: spec.id.clone(),
             queues: spec.queues,
@@ -159,10 +158,8 @@ impl ServedDisk {
             exports: Mutex::default(),
             spec,
             disk,
-            memory,
-            journal,
-            files,
-            handed_in,
+            replaceable,
+            tree: Mutex::new(Arc::new(tree)),
             listener: Mutex::new(listener),
             device,
             front_end: Mutex::default(),
@@ -229,7 +226,12 @@ impl ServedDisk {
         }
     }
 
-    /// Returns the requested spec.
+    /// Returns the present tree.
+    pub(crate) fn tree(&self) -> Arc<ServedTree> {
+        Arc::clone(&lock(&self.tree))
+    }
+
+    /// Returns the requested spec, with the first backend.
     pub fn spec(&self) -> &DiskSpec {
         &self.spec
     }

@@ -34,7 +34,7 @@ use vhost_user::{
 
 use super::session_backend::DiskSessionBackend;
 use super::session_thread::signal;
-use super::{FrontEnd, ServedDisk, ServedDiskError, lock};
+use super::{FrontEnd, ServedDisk, ServedDiskError, ServedTree, lock};
 use crate::deadline::run_with_deadline;
 use crate::handover::BrokenRingState;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
@@ -49,6 +49,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct QuiescedDisk {
     session: Option<Box<SessionState>>,
+    /// Tree that is handed over.
+    tree: Arc<ServedTree>,
 }
 
 /// Formats of a disk's handover data.
@@ -138,10 +140,11 @@ impl ServedDisk {
     /// # Errors
     /// The backend is a tree that this format cannot tell.
     pub(crate) fn check_handover_format(&self, record: u32) -> Result<(), ServedDiskError> {
-        if record >= TREE_FORMAT || self.spec.backend.is_plain() {
+        let backend = &self.tree().backend;
+        if record >= TREE_FORMAT || backend.is_plain() {
             return Ok(());
         }
-        Err(ServedDiskError::TreeUnknown { backend: self.spec.backend.to_string(), record })
+        Err(ServedDiskError::TreeUnknown { backend: backend.to_string(), record })
     }
 
     /// Returns whether storage has had a request for so long that waiting for it makes no sense.
@@ -213,7 +216,8 @@ impl ServedDisk {
         // The thread ends now, because its wait on the front-end's socket is over.
         let _ = self.join_session_thread();
         let frozen = lock(&self.front_end).frozen.take();
-        Ok(QuiescedDisk { session: frozen.and_then(|state| self.resting(state)) })
+        let session = frozen.and_then(|state| self.resting(state));
+        Ok(QuiescedDisk { session, tree: self.tree() })
     }
 
     /// Completes the state of a frozen session with the positions of its rings. Returns `None` and
@@ -307,9 +311,9 @@ impl ServedDisk {
             let Geometry { size, block_size, .. } = file.disk.geometry();
             FileState { size, block_size, lost: file.disk.handover().1 }
         };
-        let files: Vec<_> = self.files.iter().map(state_of).collect();
+        let files: Vec<_> = quiesced_disk.tree.files.iter().map(state_of).collect();
         let mut fds: Vec<_> =
-            self.files.iter().map(|file| file.disk.handover().0.as_fd()).collect();
+            quiesced_disk.tree.files.iter().map(|file| file.disk.handover().0.as_fd()).collect();
         let lists_files = formats.record >= TREE_FORMAT;
         let session = match &quiesced_disk.session {
             Some(state) => {
@@ -377,7 +381,7 @@ impl ServedDisk {
                 served_disk.device.restore_broken_ring(one.queue, one.into_broken_ring());
             }
         }
-        let quiesced_disk = QuiescedDisk { session: state };
+        let quiesced_disk = QuiescedDisk { session: state, tree: served_disk.tree() };
         let PreservedDisk { active, exports, .. } = preserved_disk;
         Ok(IncomingDisk { served_disk, quiesced_disk, listener, active, exports, sockets })
     }

@@ -1,7 +1,6 @@
 //! Restore of a disk in a new worker.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,14 +16,19 @@ use crate::pool::Pool;
 impl ServedDisk {
     /// Returns the record that a new worker needs.
     pub fn to_preserved(&self) -> PreservedDisk {
+        let tree = self.tree();
         let mut identities: Vec<_> =
-            self.files.iter().map(|file| Identity::from(file.identity)).collect();
-        let is_plain = self.spec.backend.is_plain();
+            tree.files.iter().map(|file| Identity::from(file.identity)).collect();
+        let is_plain = tree.backend.is_plain();
         let identity = if is_plain { identities.pop() } else { None };
         PreservedDisk {
-            format: PreservedDisk::format_of(&self.spec.backend),
-            spec: DiskSpec { caps: self.caps(), ..self.spec.clone() }
-                .with_polling(self.poll_spec()),
+            format: PreservedDisk::format_of(&tree.backend),
+            spec: DiskSpec {
+                caps: self.caps(),
+                backend: tree.backend.clone(),
+                ..self.spec.clone()
+            }
+            .with_polling(self.poll_spec()),
             active: self.is_active(),
             paused: self.is_paused(),
             leaving: false,
@@ -42,10 +46,7 @@ impl ServedDisk {
     /// The process cannot open more descriptors.
     pub fn preserved_fds(&self) -> io::Result<PreservedFds> {
         let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
-        let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
-        let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
-        let journal = self.journal.as_deref().map(OwnedFd::try_clone).transpose()?;
-        let sources = Sources { memory, journal, files: files.collect::<io::Result<_>>()? };
+        let sources = self.tree().sources()?;
         Ok(PreservedFds { listener, sources, exports: self.export_sockets()? })
     }
 

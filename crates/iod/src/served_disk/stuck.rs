@@ -78,7 +78,7 @@ impl ServedDisk {
 
     /// Describes the location of the bytes in messages.
     pub fn backend_text(&self) -> String {
-        self.spec.backend.place()
+        self.tree().backend.place()
     }
 
     pub(super) fn stuck_error(&self, verb: &'static str, what: String) -> ServedDiskError {

@@ -90,7 +90,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         id: spec.id.clone(),
         state: state(served_disk),
         socket: spec.socket.display().to_string(),
-        backend: spec.backend.clone(),
+        backend: served_disk.tree().backend.clone(),
         geometry: reported(served_disk.geometry()),
         cache: spec.cache,
         poll: served_disk.polling().mode,

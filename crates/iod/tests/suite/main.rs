@@ -42,6 +42,7 @@ mod polling;
 mod reads;
 mod resize;
 mod signals;
+mod snapshots;
 mod socket_files;
 mod sockets;
 mod standstill;

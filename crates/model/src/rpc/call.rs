@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    Detach, DiskRef, KnownFull, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery,
-    Unexport, Upgrade, code,
+    Detach, DiskRef, KnownFull, NicRef, Replace, Resize, RpcError, SetCaps, SetLimits, SetPoll,
+    Snapshot, StatsQuery, Unexport, Upgrade, code,
 };
 use crate::export::ExportSpec;
 use crate::image::{
@@ -38,6 +38,10 @@ pub enum Call {
     DiskUnexport(Unexport),
     /// `disk.resize`: apply a new size and notify the guest.
     DiskResize(Resize),
+    /// `disk.replace`: replace the backend by another one with the same content.
+    DiskReplace(Box<Replace>),
+    /// `disk.snapshot`: put a new image over each disk, all at one instant.
+    DiskSnapshot(Snapshot),
     /// `disk.caps`: replace all caps.
     DiskCaps(SetCaps),
     /// `disk.poll`: change polling settings.
@@ -79,7 +83,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 27] = [
+pub const METHODS: [&str; 29] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -89,6 +93,8 @@ pub const METHODS: [&str; 27] = [
     "disk.export",
     "disk.unexport",
     "disk.resize",
+    "disk.replace",
+    "disk.snapshot",
     "disk.caps",
     "disk.poll",
     "disk.wait_full",
@@ -134,6 +140,12 @@ impl Call {
             }
             "disk.unexport" => Ok(Self::DiskUnexport(typed(params)?)),
             "disk.resize" => Ok(Self::DiskResize(typed(params)?)),
+            "disk.replace" => Ok(Self::DiskReplace(Box::new(typed(params)?))),
+            "disk.snapshot" => {
+                let snapshot: Snapshot = typed(params)?;
+                snapshot.check().map_err(invalid)?;
+                Ok(Self::DiskSnapshot(snapshot))
+            }
             "disk.caps" => {
                 let set: SetCaps = typed(params)?;
                 let checked = set.caps.map_or(Ok(()), |caps| caps.validate());

@@ -11,11 +11,12 @@ use serde_json::Value;
 
 pub use call::{Call, METHODS};
 pub use params::{
-    Detach, DiskRef, KnownFull, NicRef, Resize, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport,
-    Upgrade,
+    Detach, DiskRef, KnownFull, MAX_SNAPSHOT_DISKS, NicRef, Replace, Resize, SetCaps, SetLimits,
+    SetPoll, Snapshot, SnapshotDisk, StatsQuery, Unexport, Upgrade,
 };
 pub use replies::{
-    Adopted, DiskReply, ExportReply, FullReply, MetricsReply, NicReply, StatsReply, UpgradeReply,
+    Adopted, DiskReply, ExportReply, FullReply, MetricsReply, NicReply, ReplaceReply, StatsReply,
+    UpgradeReply,
 };
 
 /// Longest line that either side accepts, in bytes. A `stats` reply with 1,000 disks fits.

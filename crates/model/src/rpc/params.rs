@@ -10,6 +10,10 @@ use serde_json::Value;
 use crate::caps::Caps;
 use crate::nic::NicLimits;
 use crate::poll::PollChange;
+use crate::spec::Backend;
+
+/// Most disks of one `disk.snapshot`: all of them wait until the last one is ready.
+pub const MAX_SNAPSHOT_DISKS: usize = 255;
 
 /// Reference to a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +57,59 @@ pub struct Resize {
     /// the current size of its backend (a block device or file that another program has grown).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+}
+
+/// Parameters of `disk.replace`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replace {
+    /// Id of the disk.
+    pub id: String,
+    /// New backend. It has the same content and size as the present one.
+    pub backend: Backend,
+    /// Present backend. The call fails if the disk has another one.
+    pub expect: Backend,
+}
+
+/// Parameters of `disk.snapshot`: all snapshots are of one instant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// Disks, each once.
+    pub disks: Vec<SnapshotDisk>,
+}
+
+impl Snapshot {
+    /// Checks the fields without accessing the host.
+    ///
+    /// # Errors
+    /// The problem, and the accepted values.
+    pub fn check(&self) -> Result<(), String> {
+        if self.disks.is_empty() || self.disks.len() > MAX_SNAPSHOT_DISKS {
+            let count = self.disks.len();
+            return Err(format!("disks: {count} disks are not in 1 to {MAX_SNAPSHOT_DISKS}"));
+        }
+        let mut ids = BTreeSet::new();
+        for disk in &self.disks {
+            if !ids.insert(&disk.id) {
+                return Err(format!("disks: {:?} is there twice", disk.id));
+            }
+            if disk.file.as_os_str().is_empty() {
+                return Err(format!("disks: the file of {:?} is empty", disk.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A disk of which a snapshot is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotDisk {
+    /// Id of the disk.
+    pub id: String,
+    /// Path of the new qcow2 image, which gets all later writes. It must not exist.
+    pub file: PathBuf,
 }
 
 /// Parameters of `disk.caps`.

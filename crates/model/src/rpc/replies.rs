@@ -23,6 +23,15 @@ pub struct DiskReply {
     pub notes: Vec<String>,
 }
 
+/// Result of `disk.replace` and `disk.snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplaceReply {
+    /// The disks with their new backends.
+    pub disks: Vec<DiskReply>,
+    /// Time in microseconds for which requests of the guests waited.
+    pub pause_us: u64,
+}
+
 /// Result of `nic.attach` and `nic.poll`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicReply {

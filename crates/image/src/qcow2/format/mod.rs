@@ -12,20 +12,22 @@
 //! refcount. So a crash can only leak clusters.
 
 mod describe;
+mod grow;
+mod load;
 mod prepare;
+mod release;
+mod resize;
 mod space;
 pub(super) mod words;
 mod write;
 
 use std::collections::BTreeMap;
-use std::io;
 
 use super::header::{Access, TableRange};
 use super::image::Image;
-use super::l2::{L1Entry, L2Entry};
+use super::l2::L1Entry;
 use crate::format::{Format, Pieces};
 use crate::map::{Layout, Place, Word};
-use crate::planted::{Bug, is_planted};
 use crate::{ImageError, ImageFile};
 use space::Space;
 use words::{UNIT_BITS, WordFormat};
@@ -125,42 +127,6 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         Place::new(cluster << (self.image.header.cluster_bits - UNIT_BITS))
     }
 
-    /// Loads words from entry `index` of an L2 table on, as far as one slice has them. Returns their
-    /// number, at least 1.
-    async fn load_slice(
-        &mut self,
-        l1_entry: L1Entry,
-        index: u64,
-        words: &mut [Word],
-    ) -> Result<usize, ImageError> {
-        let format = self.image.header.entry_format();
-        let (table, entry_bytes) = (l1_entry.table, format.bytes());
-        let corrupt = |index: u64, problem| {
-            let offset = table.saturating_add(index * entry_bytes);
-            ImageError::Corrupt { structure: "L2 entry", offset, problem }
-        };
-        let range = self.l2_range(table);
-        let (slice, at) = self.image.tables.slice("L2 table", range, index * entry_bytes).await?;
-        let entries = slice.get(at..).unwrap_or_default().chunks_exact(entry_bytes as usize);
-        let (mut loaded, mut last_offset) = (0, 0);
-        for ((entry, word), index) in entries.zip(words).zip(index..) {
-            let parsed =
-                parse(format, entry, l1_entry).map_err(|problem| corrupt(index, problem))?;
-            let too_far = || corrupt(index, "no map can name a place that far".into());
-            *word = self.words.word(&parsed).ok_or_else(too_far)?;
-            last_offset = last_offset.max(match parsed {
-                L2Entry::Cluster(cluster) => cluster.host.unwrap_or(0),
-                L2Entry::Compressed(compressed) => compressed.offset,
-            });
-            loaded += 1;
-        }
-        if loaded == 0 || !self.image.tables.contains(last_offset).await? {
-            let problem = format!("entries refer to {last_offset:#x}, behind the end of the file");
-            return Err(corrupt(index, problem));
-        }
-        Ok(loaded)
-    }
-
     /// Clears the bits of features that this writer does not maintain, and makes that durable.
     async fn clear_autoclear(&mut self) -> Result<(), ImageError> {
         if self.image.header.version < 3 || self.image.header.features.autoclear == 0 {
@@ -176,35 +142,6 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
     async fn sync(&self) -> Result<(), ImageError> {
         self.image.tables.file.sync().await.map_err(ImageError::io("flush", 0))
     }
-
-    /// Punches a cluster. Storage that cannot do it keeps the space.
-    async fn punch(&self, cluster: u64) -> Result<(), ImageError> {
-        let (offset, len) = (self.offset(cluster), self.image.header.cluster_bytes());
-        match self.image.tables.file.punch(offset, len).await {
-            Err(error) if error.kind() != io::ErrorKind::Unsupported => {
-                Err(ImageError::io("punch", offset)(error))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Parses an entry of the L2 table that an L1 entry names.
-fn parse(
-    format: super::l2::EntryFormat,
-    entry: &[u8],
-    l1_entry: L1Entry,
-) -> Result<L2Entry, String> {
-    let word = |at: usize| {
-        let bytes = entry.get(at..).and_then(|rest| rest.first_chunk());
-        bytes.map_or(0, |bytes| u64::from_be_bytes(*bytes))
-    };
-    let mut parsed = format.parse(word(0), if format.is_extended { word(8) } else { 0 })?;
-    if let L2Entry::Cluster(cluster) = &mut parsed {
-        // A table that a snapshot uses, too, shares all its clusters.
-        cluster.copied &= l1_entry.copied;
-    }
-    Ok(parsed)
 }
 
 impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
@@ -231,23 +168,7 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
     }
 
     async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), ImageError> {
-        let per_table = self.entries_per_table();
-        let (mut granule, mut rest) = (first, words);
-        while !rest.is_empty() {
-            let index = granule % per_table;
-            let in_table = usize::try_from(per_table - index).unwrap_or(usize::MAX);
-            let count = rest.len().min(in_table);
-            let loaded = match self.l1_entry(granule / per_table).await? {
-                Some(l1_entry) => self.load_slice(l1_entry, index, &mut rest[..count]).await?,
-                None => {
-                    rest[..count].fill(self.words.absent());
-                    count
-                }
-            };
-            granule += loaded as u64;
-            rest = &mut rest[loaded..];
-        }
-        Ok(())
+        self.load_words(first, words).await
     }
 
     async fn describe(&mut self, granule: u64) -> Result<Pieces, ImageError> {
@@ -285,30 +206,7 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
     }
 
     async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
-        while let Some(late) = self.unpunched.pop() {
-            self.punch(late).await?;
-        }
-        let cluster = self.cluster_at(place);
-        self.refuse_table(cluster)?;
-        let count = self.image.refcount(cluster).await?;
-        if count > 1 {
-            return self.write_refcounts(&[(cluster, count - 1)].into()).await;
-        }
-        if count == 0 && !self.space.taken.contains(&cluster) {
-            let (structure, offset) = ("refcount", self.offset(cluster));
-            let problem = "it is 0, but the cluster was used".into();
-            return Err(ImageError::Corrupt { structure, offset, problem });
-        }
-        if is_planted(Bug::LatePunch) {
-            self.unpunched.push(cluster);
-        } else {
-            self.punch(cluster).await?;
-        }
-        if count == 1 {
-            self.write_refcounts(&[(cluster, 0)].into()).await?;
-        }
-        self.space.free(cluster);
-        Ok(())
+        self.release(self.cluster_at(place)).await
     }
 
     fn condemn(&mut self, place: Place) {

@@ -20,6 +20,8 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         references: &[(u64, Word)],
     ) -> Result<(), ImageError> {
         self.replacing.clear();
+        // Left by a round that failed.
+        self.reserved.append(&mut self.prepared);
         let mut counts = BTreeMap::new();
         let changes = self.changes(references).await?;
         for &(granule, word) in &changes {
@@ -105,7 +107,10 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
 
     /// Writes refcounts. If they need new refcount blocks, these are durable before the refcount
     /// table names them, and a larger table before the header names it.
-    async fn write_new_blocks(&mut self, mut counts: BTreeMap<u64, u64>) -> Result<(), ImageError> {
+    pub(super) async fn write_new_blocks(
+        &mut self,
+        mut counts: BTreeMap<u64, u64>,
+    ) -> Result<(), ImageError> {
         let blocks = self.space.blocks.clone();
         let table = self.space.table;
         if blocks.is_empty() && table.is_none() {

@@ -1,12 +1,9 @@
-//! Free clusters of the file: choice, growth of the file, new refcount blocks and tables.
-//!
-//! All choices are made in memory. [`Qcow2Format::write_refcounts`] writes them.
+//! Free clusters of the file. They are chosen in memory, and the next round writes their refcounts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use super::Qcow2Format;
-use crate::qcow2::header::MAX_REFCOUNT_TABLE_BYTES;
+use crate::qcow2::header::TableRange;
 use crate::qcow2::refcounts::Refcounts;
 use crate::qcow2::tables::SLICE_BYTES;
 use crate::{ImageError, ImageFile};
@@ -28,7 +25,7 @@ pub(super) struct Space {
     /// Larger refcount table that is not on disk.
     pub(super) table: Option<NewTable>,
     /// Size of the file in bytes.
-    len: u64,
+    pub(super) len: u64,
     pub(super) growth_bytes: u64,
 }
 
@@ -86,8 +83,36 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         }
     }
 
-    /// Makes sure that the refcount of a cluster has a block.
+    /// Chooses `count` clusters in a row. Returns the first one.
+    pub(super) async fn choose_run(&mut self, count: u64) -> Result<u64, ImageError> {
+        let (mut first, mut found, mut passed) = (0, 0, Vec::new());
+        while found < count {
+            let cluster = match self.choose().await {
+                Ok(cluster) => cluster,
+                Err(error) => {
+                    passed.extend(first..first + found);
+                    passed.into_iter().for_each(|cluster| self.space.free(cluster));
+                    return Err(error);
+                }
+            };
+            if found > 0 && cluster == first + found {
+                found += 1;
+            } else {
+                passed.extend(first..first + found);
+                (first, found) = (cluster, 1);
+            }
+        }
+        passed.into_iter().for_each(|cluster| self.space.free(cluster));
+        Ok(first)
+    }
+
+    /// Makes sure that the refcount of a cluster, which the journal names, has a block.
     pub(super) async fn cover(&mut self, cluster: u64) -> Result<(), ImageError> {
+        if cluster >= self.space.len >> self.image.header.cluster_bits {
+            let offset = cluster.saturating_mul(self.image.header.cluster_bytes());
+            let problem = "it names a cluster behind the end of the file".into();
+            return Err(ImageError::Corrupt { structure: "journal", offset, problem });
+        }
         let block = cluster / self.refcounts().per_block();
         while !self.has_block(block).await? {
             let chosen = self.choose().await?;
@@ -109,59 +134,6 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
     async fn has_block(&mut self, block: u64) -> Result<bool, ImageError> {
         let is_new = self.space.blocks.contains_key(&block);
         Ok(is_new || self.image.refcount_block(block).await?.is_some())
-    }
-
-    /// Returns the number of refcount blocks that the table can name.
-    fn table_words(&self) -> u64 {
-        let on_disk = self.image.header.refcount_table.words();
-        let words = |table: &NewTable| table.clusters * self.image.header.cluster_bytes() / 8;
-        self.space.table.as_ref().map_or(on_disk, words)
-    }
-
-    /// Makes free cluster `cluster` the refcount block `block`.
-    async fn add_block(&mut self, block: u64, cluster: u64) -> Result<(), ImageError> {
-        if block >= self.table_words() {
-            return self.grow_table(cluster).await;
-        }
-        self.space.taken.insert(cluster);
-        self.space.blocks.insert(block, cluster);
-        Ok(())
-    }
-
-    /// Chooses a larger refcount table behind everything, with the blocks that count it. No block
-    /// counts clusters there, so only choices in memory are not free.
-    async fn grow_table(&mut self, from: u64) -> Result<(), ImageError> {
-        let (per_block, cluster_bytes) =
-            (self.refcounts().per_block(), self.image.header.cluster_bytes());
-        let mut first = from.max(self.table_words().saturating_mul(per_block));
-        let (mut clusters, mut blocks) = (0, 0);
-        loop {
-            let end = first + clusters + blocks;
-            if let Some(used) = self.space.taken.range(first..end).next_back() {
-                (first, clusters, blocks) = (used + 1, 0, 0);
-                continue;
-            }
-            let words = (self.table_words() * 3 / 2).max(end.div_ceil(per_block) + 1);
-            let bytes = (words * 8).next_multiple_of(cluster_bytes);
-            if bytes > MAX_REFCOUNT_TABLE_BYTES {
-                return Err(ImageError::Full);
-            }
-            // Both grow with the end, so this ends.
-            let needed = (bytes / cluster_bytes, end.div_ceil(per_block) - first / per_block);
-            if needed == (clusters, blocks) {
-                break;
-            }
-            (clusters, blocks) = needed;
-        }
-        let end = first + clusters + blocks;
-        self.grow_to(end * cluster_bytes).await?;
-        if let Some(former) = self.space.table.replace(NewTable { first, clusters }) {
-            (former.first..former.first + former.clusters).for_each(|one| self.space.free(one));
-        }
-        self.space.taken.extend(first..end);
-        let numbers = first / per_block..;
-        self.space.blocks.extend(numbers.zip(first + clusters..end));
-        Ok(())
     }
 
     /// Returns the first free cluster from the cursor to the end of the file, and moves the cursor
@@ -194,54 +166,18 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         Ok(None)
     }
 
-    /// Fails for a cluster of a table that the header names: its refcount is wrong.
+    /// Fails for a cluster of the header, the L1 table or the refcount table: a refcount or a
+    /// reference is wrong.
     pub(super) fn refuse_table(&self, cluster: u64) -> Result<(), ImageError> {
         let header = &self.image.header;
         let offset = cluster << header.cluster_bits;
-        let holds = |table: crate::qcow2::TableRange| {
+        let tables = [header.l1, header.refcount_table];
+        let holds = |table: TableRange| {
             (table.offset..table.offset.saturating_add(table.bytes)).contains(&offset)
         };
-        if cluster == 0 || holds(header.l1) || holds(header.refcount_table) {
-            let problem = "its refcount is too small".into();
+        if cluster == 0 || tables.into_iter().any(holds) {
+            let problem = "a reference or a refcount says that it is something else".into();
             return Err(ImageError::Corrupt { structure: "table", offset, problem });
-        }
-        Ok(())
-    }
-
-    /// Makes the file larger by some clusters.
-    async fn grow(&mut self) -> Result<(), ImageError> {
-        let cluster = self.image.header.cluster_bytes();
-        let mut step = self.space.growth_bytes.next_multiple_of(cluster);
-        let start = self.space.len.next_multiple_of(cluster);
-        loop {
-            match self.grow_to(start.saturating_add(step)).await {
-                Err(error) if error.is_full() && step > cluster => {
-                    step = (step / 2).next_multiple_of(cluster);
-                }
-                other => return other,
-            }
-        }
-    }
-
-    /// Makes the file at least `len` bytes long, with space for them.
-    async fn grow_to(&mut self, len: u64) -> Result<(), ImageError> {
-        let file = &self.image.tables.file;
-        let from = self.space.len;
-        if len <= from {
-            return Ok(());
-        }
-        let grown = match file.allocate(from, len - from).await {
-            // Without reservations, a write finds out that the storage is full.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => file.set_len(len).await,
-            other => other,
-        };
-        match grown {
-            Ok(()) => self.space.len = len,
-            // A block device has one size.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                return Err(ImageError::Full);
-            }
-            Err(error) => return Err(ImageError::io("grow", from)(error)),
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ impl WordFormat {
     }
 
     /// Returns the mask of a cluster whose blocks are all stored.
-    fn full(&self) -> u16 {
+    pub(super) fn full(&self) -> u16 {
         u16::MAX >> (16 - SUBCLUSTERS / self.group())
     }
 

@@ -70,7 +70,9 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
                 offset: index,
                 problem: "no L2 table was prepared".into(),
             };
-            let entries = tables.entry(table.ok_or_else(missing)?).or_default();
+            let table = table.ok_or_else(missing)?;
+            self.refuse_table(table >> self.image.header.cluster_bits)?;
+            let entries = tables.entry(table).or_default();
             entries.push((granule % per_table * format.bytes(), bytes));
         }
         Ok(tables)

@@ -1,0 +1,63 @@
+//! Tree of a served disk, which a replacement changes as a whole.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use disk::Disk;
+use model::spec::Backend;
+
+use crate::open_disk::{Opened, Sources, TreeFile};
+use crate::pool::Pool;
+
+/// Files and descriptors behind a disk.
+#[derive(Debug)]
+pub(crate) struct ServedTree {
+    /// The tree as a spec tells it.
+    pub(crate) backend: Backend,
+    /// Files of the tree, top first.
+    pub(crate) files: Vec<TreeFile>,
+    /// Descriptor of a memory disk's bytes.
+    memory: Option<Arc<OwnedFd>>,
+    /// Descriptor of the journal of the image at the top, if it is written.
+    journal: Option<Arc<OwnedFd>>,
+    /// Descriptors that were handed in for the files, by their numbers in the spec.
+    handed_in: BTreeMap<u32, OwnedFd>,
+}
+
+impl ServedTree {
+    /// Separates an opened disk from the files and descriptors behind it.
+    pub(super) fn new(backend: Backend, opened: Opened) -> (Arc<dyn Disk>, Self) {
+        let Opened { disk, memory, journal, files, handed_in } = opened;
+        (disk, Self { backend, files, memory, journal, handed_in })
+    }
+
+    /// Reports it from now on if requests wait for space for a file of the tree.
+    pub(super) fn watch_full(&self, id: &str, pool: &Pool) {
+        for file in &self.files {
+            pool.full_watch().add(id, file.name.to_string(), &file.disk);
+        }
+    }
+
+    /// Duplicates the descriptors from which a successor opens the tree.
+    ///
+    /// # Errors
+    /// The process cannot open more descriptors.
+    pub(super) fn sources(&self) -> io::Result<Sources> {
+        let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
+        let journal = self.journal.as_deref().map(OwnedFd::try_clone).transpose()?;
+        let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
+        let files = files.collect::<io::Result<_>>()?;
+        Ok(Sources { memory, journal, files, ..Sources::default() })
+    }
+
+    /// Returns the sources from which this process opens another tree of the same disk.
+    ///
+    /// # Errors
+    /// The process cannot open more descriptors.
+    pub(super) fn sources_of_next(&self) -> io::Result<Sources> {
+        // The new top has a journal of its own.
+        Ok(Sources { journal: None, reused: self.files.clone(), ..self.sources()? })
+    }
+}

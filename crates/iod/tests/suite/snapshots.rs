@@ -1,0 +1,103 @@
+//! Snapshots and replaced backends while guests run.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::*;
+use serde_json::{Value, json};
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+
+const MIB: u64 = 1 << 20;
+
+fn write(guest: &mut Guest, sector: u64, value: u8) {
+    let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
+    assert_eq!(done.status, status::OK);
+}
+
+fn read(guest: &mut Guest, sector: u64) -> u8 {
+    let done = guest.run(0, &Request::read(sector, 512)).unwrap();
+    assert_eq!(done.status, status::OK);
+    done.data[0]
+}
+
+fn flush(guest: &mut Guest) {
+    assert_eq!(guest.run(0, &Request::flush()).unwrap().status, status::OK);
+}
+
+fn qemu_img(args: &[&str]) -> String {
+    let output = Command::new("qemu-img").args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {text}");
+    String::from_utf8_lossy(&output.stdout).into()
+}
+
+/// Returns the content of an image with all below it, as QEMU reads it.
+fn content(io: &Io, path: &Path) -> Vec<u8> {
+    let raw = io.folder.path().join("content");
+    let (path, raw) = (path.to_str().unwrap(), raw.to_str().unwrap());
+    qemu_img(&["convert", "-U", "-f", "qcow2", "-O", "raw", path, raw]);
+    std::fs::read(raw).unwrap()
+}
+
+fn backend(caller: &mut Caller) -> Value {
+    serde_json::to_value(&caller.stats().disks.remove(0).backend).unwrap()
+}
+
+#[test]
+fn a_guest_goes_on_through_snapshots_a_kill_and_an_upgrade() {
+    let mut io = Io::start();
+    let base = image(&io.folder, "base.raw", 3 * MIB);
+    let mut caller = io.caller();
+    let mut spec = io.spec("d", json!({"file": base}));
+    spec["cache"] = json!("writeback");
+    caller.disk("disk.attach", spec);
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let path = |number: u64| io.folder.path().join(format!("{number}.qcow2"));
+    for number in 1..=5 {
+        write(&mut guest, number, number as u8);
+        write(&mut guest, 100, number as u8);
+        let disks = json!({"disks": [{"id": "d", "file": path(number)}]});
+        let reply = caller.call("disk.snapshot", disks).unwrap();
+        assert!(reply["pause_us"].as_u64().unwrap() > 0, "{reply}");
+        // The session goes on.
+        for sector in 1..=number {
+            assert_eq!(read(&mut guest, sector), sector as u8);
+        }
+        assert_eq!(read(&mut guest, 100), number as u8);
+    }
+    write(&mut guest, 6, 6);
+    // What is below the top does not change, and others may read it.
+    let mut found = [0; 512];
+    let file = std::fs::File::open(&base).unwrap();
+    file.read_exact_at(&mut found, 2 * 512).unwrap();
+    assert_eq!(found, [0; 512]);
+    qemu_img(&["check", "-f", "qcow2", path(4).to_str().unwrap()]);
+    caller.call("upgrade", Value::Null).unwrap();
+    assert_eq!([1, 6, 100].map(|sector| read(&mut guest, sector)), [1, 6, 5]);
+    write(&mut guest, 7, 7);
+    drop((guest, caller));
+    let worker = io.caller().stats().pid;
+    let pid = rustix::process::Pid::from_raw(worker.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    io.process.next_worker(Some(worker)).unwrap();
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    assert_eq!([1, 5, 6, 7, 100].map(|sector| read(&mut guest, sector)), [1, 5, 6, 7, 5]);
+    flush(&mut guest);
+    drop(guest);
+    let mut caller = io.caller();
+    let mut tree = &backend(&mut caller);
+    for number in (1..=5).rev() {
+        assert_eq!(tree["qcow2"]["file"], json!(path(number)));
+        tree = &tree["qcow2"]["backing"];
+    }
+    assert_eq!(*tree, json!({"file": base}));
+    caller.call("disk.detach", json!({"id": "d"})).unwrap();
+    let whole = content(&io, &path(5));
+    let written: Vec<_> = (0..whole.len() / 512).filter(|at| whole[at * 512] != 0).collect();
+    assert_eq!(written, [1, 2, 3, 4, 5, 6, 7, 100]);
+    assert_eq!(content(&io, &path(2))[100 * 512], 3, "what the third snapshot froze");
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
