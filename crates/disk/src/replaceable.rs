@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use reactor::Context;
 
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, LayerCounts};
 
 /// Disk that stands for another one. Channels belong to the disk that was there when they were
 /// opened: [`Replaceable::replace`] is called while none is open that a guest uses.
@@ -71,6 +71,10 @@ impl Disk for Replaceable {
 
     fn small_writes(&self) -> u64 {
         self.current().small_writes()
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        self.current().layer_counts()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError};
+use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, LayerCounts};
 use image::ImageError;
 use image::channel::MapChannel;
 use image::format::Format;
@@ -15,6 +15,7 @@ use reactor::Context;
 
 use crate::broken::BrokenChannel;
 use crate::channel::{Limits, MappedChannel};
+use crate::counters::Counters;
 use crate::extents::Asker;
 use crate::mailbox::Mailbox;
 use crate::service::{OwnerService, Service};
@@ -50,6 +51,7 @@ pub struct MappedDisk {
     below: Option<Arc<dyn Disk>>,
     options: MappedOptions,
     start: Box<StartFn>,
+    counters: Arc<Counters>,
     service: Mutex<Option<Arc<dyn Service>>>,
 }
 
@@ -69,15 +71,20 @@ impl MappedDisk {
         open: impl Fn() -> Result<F, ImageError> + Send + Sync + 'static,
     ) -> Self {
         let (journal, pages) = (Arc::clone(&options.journal), Arc::clone(&options.pages));
+        let counters = Arc::<Counters>::default();
+        let counted = Arc::clone(&counters);
         let start = move || {
             let format = open()?;
             let map = Map::new(format.layout(), Arc::clone(&pages));
             let journal = Journal::open(Arc::clone(&journal), JOURNAL)?;
             let shared = Arc::new(Shared::new(map, journal));
-            let service: Arc<dyn Service> = OwnerService::start(shared, format, CHANNELS)?;
+            let counters = Arc::clone(&counted);
+            let service: Arc<dyn Service> =
+                OwnerService::start(shared, format, counters, CHANNELS)?;
             Ok(service)
         };
-        Self { file, below, options, start: Box::new(start), service: Mutex::default() }
+        let service = Mutex::default();
+        Self { file, below, options, start: Box::new(start), counters, service }
     }
 
     /// Returns the file of the image.
@@ -129,7 +136,7 @@ impl Disk for MappedDisk {
             Arc::clone(&self.file),
             (file, below),
             map,
-            (service, mailbox),
+            (service, mailbox, Arc::clone(&self.counters)),
             limits,
             context,
         );
@@ -210,6 +217,13 @@ impl Disk for MappedDisk {
     fn stalled(&self) -> u64 {
         let waiting = self.service().as_ref().map_or(0, |service| service.waiting());
         waiting + self.file.stalled()
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        let service = self.service().clone();
+        let counts = self.counters.counts(service.as_ref().map(|service| &**service.shared()));
+        let below = self.below.as_ref().and_then(|below| below.layer_counts());
+        Some(counts.plus(below.unwrap_or_default()))
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

@@ -35,6 +35,7 @@
 mod broken;
 mod channel;
 mod commit;
+mod counters;
 mod disk;
 mod extents;
 mod fill;

@@ -1,6 +1,7 @@
 //! Parts of requests.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use disk::IoError;
 use image::channel::AddedBlocks;
@@ -24,6 +25,8 @@ pub(crate) struct Parent {
     pub(crate) holds: Vec<Hold>,
     /// True if the request ends with a flush: it must be durable, and a piece was not.
     pub(crate) needs_flush: bool,
+    /// Since when pieces wait for the map, and how many do.
+    pub(crate) waits: Option<(Instant, u32)>,
 }
 
 /// Action of a piece.
@@ -48,6 +51,8 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
     pub(crate) buffers: Buffers,
     pub(crate) phase: Phase,
+    /// True while the owner has a question of it about the map.
+    pub(crate) waits_for_map: bool,
     /// Epochs of the I/O in flight.
     pub(crate) holds: Few<Hold>,
     /// Blocks to commit after a write.

@@ -7,10 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use image::format::Format;
-use image::owner::Owner;
+use image::owner::{Owner, OwnerCounts};
 use image::shared::{Answer, AnswerKind, Question, QuestionKind, Shared};
 use image::{ImageError, run_now};
 
+use crate::counters::Counters;
 use crate::mailbox::{Mailbox, unclaimed};
 
 /// Silence after which the thread ends.
@@ -67,6 +68,7 @@ pub(crate) struct OwnerService<F: Format> {
     bell: Condvar,
     mailboxes: Mutex<Mailboxes>,
     waiting: AtomicU64,
+    counters: Arc<Counters>,
     rings: u32,
 }
 
@@ -118,6 +120,8 @@ struct State<F> {
     is_stopping: bool,
     /// True while questions wait.
     is_paused: bool,
+    /// Counts of the owner that are published.
+    published: OwnerCounts,
 }
 
 impl<F: Format> fmt::Debug for OwnerService<F> {
@@ -139,6 +143,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
     pub(crate) fn start(
         shared: Arc<Shared>,
         format: F,
+        counters: Arc<Counters>,
         rings: u32,
     ) -> Result<Arc<Self>, ImageError> {
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format))?;
@@ -147,6 +152,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             has_questions: false,
             is_stopping: false,
             is_paused: false,
+            published: OwnerCounts::default(),
         };
         Ok(Arc::new(Self {
             shared,
@@ -154,6 +160,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             bell: Condvar::new(),
             mailboxes: Mutex::default(),
             waiting: AtomicU64::new(0),
+            counters,
             rings,
         }))
     }
@@ -207,12 +214,18 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut worked = false;
         for _ in 0..BATCH {
             let Some(question) = self.shared.next_question() else { break };
-            block(async { Ok(owner.answer(question).await) });
+            block(async {
+                owner.answer(question).await;
+                Ok(())
+            });
             worked = true;
         }
         if owner.wants_round() {
             self.deliver(owner);
-            block(async { Ok(owner.run_round().await) });
+            block(async {
+                owner.run_round().await;
+                Ok(())
+            });
             worked = true;
         }
         match block(owner.reclaim()) {
@@ -224,6 +237,8 @@ impl<F: Format + Send + 'static> OwnerService<F> {
     fn deliver(&self, owner: &mut Owner<F>) {
         let waiting = owner.waiting_for_room() as u64;
         let changed = self.waiting.swap(waiting, Ordering::AcqRel) != waiting;
+        // Before the answers: who has one finds itself counted.
+        self.counters.publish(owner, &mut lock(&self.state).published);
         let mut answers = Vec::new();
         owner.take_answers(&mut answers);
         let mailboxes = lock(&self.mailboxes);
@@ -377,7 +392,8 @@ mod tests {
         let journal = Journal::open(Arc::new(memory), JOURNAL).unwrap();
         let map = Map::new(format.layout(), Arc::new(PagePool::new(64)));
         let service: Arc<dyn Service> =
-            OwnerService::start(Arc::new(Shared::new(map, journal)), format, 1).unwrap();
+            OwnerService::start(Arc::new(Shared::new(map, journal)), format, Arc::default(), 1)
+                .unwrap();
         let (first, ring) = service.open_channel(Arc::default()).unwrap();
         assert!(service.open_channel(Arc::default()).is_none(), "all rings are in use");
         let kind = QuestionKind::Read(0);

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::Context;
 
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, LayerCounts};
 use channel::SmallBlockChannel;
 use ranges::BlockRanges;
 
@@ -108,6 +108,10 @@ impl Disk for SmallBlocks {
 
     fn small_writes(&self) -> u64 {
         self.shared.small_writes.load(Ordering::Relaxed)
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        self.storage().layer_counts()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

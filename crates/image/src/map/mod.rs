@@ -78,13 +78,15 @@ pub struct Map {
     pool: Arc<PagePool>,
     entries: Box<[AtomicU64]>,
     epochs: Arc<Epochs>,
+    /// Pages of the pool that the map has.
+    pages: AtomicU64,
 }
 
 impl Map {
     /// Creates a map that knows nothing.
     pub fn new(layout: Layout, pool: Arc<PagePool>) -> Self {
         let entries = (0..layout.pages()).map(|_| AtomicU64::new(Word::ASK.bits())).collect();
-        Self { layout, pool, entries, epochs: Arc::default() }
+        Self { layout, pool, entries, epochs: Arc::default(), pages: AtomicU64::new(0) }
     }
 
     /// Returns the sizes.
@@ -95,6 +97,11 @@ impl Map {
     /// Returns the epochs.
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
+    }
+
+    /// Returns the number of pages in use.
+    pub fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
     }
 
     /// Loads the word of a granule. The caller holds an epoch, or is the owner. A granule outside
@@ -151,6 +158,7 @@ impl Map {
     /// without a page.
     pub(crate) fn link(&self, page: u64, words: &[Word]) -> Option<PageId> {
         let id = PageId(self.pool.take()?);
+        self.pages.fetch_add(1, Ordering::Relaxed);
         for (granule, word) in self.layout.granules_of(page).zip(words) {
             self.swap(id, granule, *word);
         }
@@ -175,6 +183,7 @@ impl Map {
     /// Gives an unlinked page back to the pool. For the owner.
     pub(crate) fn put(&self, id: PageId) {
         self.pool.put(id.0);
+        self.pages.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

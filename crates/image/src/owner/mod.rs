@@ -46,8 +46,10 @@ pub struct Owner<F> {
 /// Counters of an owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerCounts {
-    /// Questions answered.
+    /// Questions taken. One that waits is taken again.
     pub questions: u64,
+    /// Answers given.
+    pub answers: u64,
     /// Clusters allocated.
     pub allocations: u64,
     /// Flush rounds.
@@ -98,6 +100,17 @@ impl<F: Format> Owner<F> {
         self.freed.len()
     }
 
+    /// Returns the oldest epoch that a channel shows, `u64::MAX` if none shows one.
+    pub fn oldest_epoch(&self) -> u64 {
+        self.shared.map.epochs().oldest()
+    }
+
+    /// Returns the number of clusters in limbo that only requests in the kernel keep there.
+    pub fn held(&self) -> usize {
+        let oldest = self.oldest_epoch();
+        self.freed.iter().filter(|freed| freed.is_held(oldest)).count()
+    }
+
     /// Returns whether a round should begin: flushes wait for it, or requests wait for room that a
     /// round can make.
     pub fn wants_round(&self) -> bool {
@@ -122,6 +135,7 @@ impl<F: Format> Owner<F> {
     }
 
     fn answer_with(&mut self, question: &Question, kind: AnswerKind) {
+        self.counts.answers += 1;
         let Question { channel, tag, .. } = *question;
         self.answers.push(Answer { channel, tag, kind });
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use disk::conformance::{self, Client};
-use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
+use disk::{Disk, FileDisk, FileOptions, LayerCounts, OnFull, SmallBlocks};
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
 use mapped::{JOURNAL, MappedDisk, Qcow2Options};
@@ -222,4 +222,38 @@ fn a_scan_for_extents_takes_no_pages_of_the_map() {
     client.write(0, vec![1; 4096]);
     assert_eq!(stored(&disk, 99), [(0, 1)]);
     assert_eq!(layer.pages.used(), 1, "the page of the write");
+}
+
+#[test]
+fn the_work_of_a_layer_is_counted() {
+    let dir = dir();
+    let layer = Layer::create(dir.path(), 16, false).over_base(dir.path());
+    let disk = layer.open();
+    let counts = || disk.layer_counts().unwrap();
+    assert_eq!(counts(), LayerCounts { layers: 1, ..LayerCounts::default() });
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    client.write(4096, vec![1; 4096]);
+    let first = counts();
+    assert_eq!((first.fills, first.read_modify_writes, first.allocations), (1, 1, 1));
+    assert_eq!((first.questions, first.answers), (1, 1));
+    assert!(first.wait_ns > 0);
+    assert_eq!((first.pages, first.rounds, first.limbo_bytes), (1, 0, 0));
+    // A known place asks nothing.
+    client.write(4096, vec![2; 4096]);
+    assert_eq!(counts(), first);
+    client.write(64 << 10, vec![3; 64 << 10]);
+    assert_eq!((counts().fills, counts().read_modify_writes), (2, 1), "a whole cluster");
+    let zeroes = disk::RequestKind::WriteZeroes { unmap: true, durable: false };
+    assert_eq!(client.run(zeroes, 0, 64 << 10, Vec::new()).0, Ok(()));
+    assert_eq!((counts().limbo_bytes, counts().held_bytes), (64 << 10, 0), "not durable");
+    let waited = counts().wait_ns;
+    assert_eq!(client.run(disk::RequestKind::Flush, 0, 0, Vec::new()).0, Ok(()));
+    assert_eq!((counts().limbo_bytes, counts().rounds), (0, 1));
+    assert_eq!(counts().wait_ns, waited, "a flush waits for the storage");
+    drop(client);
+    disk.deactivate().unwrap();
+    disk.activate().unwrap();
+    assert_eq!(counts().allocations, 2, "counts go on");
+    disk.deactivate().unwrap();
 }
