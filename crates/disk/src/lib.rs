@@ -162,6 +162,12 @@ pub trait Disk: Debug + Send + Sync {
     /// [`DiskError::Resize`] if the disk would shrink or the storage cannot grow.
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError>;
 
+    /// Returns whether all channels must be closed before [`Disk::resize`] changes the size. Never
+    /// waits.
+    fn drains_to_resize(&self) -> bool {
+        false
+    }
+
     /// Returns the number of requests that now wait for space on the storage, over all channels.
     fn stalled(&self) -> u64;
 

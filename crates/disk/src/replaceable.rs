@@ -65,6 +65,10 @@ impl Disk for Replaceable {
         self.current().resize(size)
     }
 
+    fn drains_to_resize(&self) -> bool {
+        self.current().drains_to_resize()
+    }
+
     fn stalled(&self) -> u64 {
         self.current().stalled()
     }

@@ -44,7 +44,9 @@ mod piece;
 mod qcow2;
 mod read;
 mod service;
+mod source;
 mod write;
 
 pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};
 pub use self::qcow2::Qcow2Options;
+pub use self::source::{ImageSource, JournalSource};

@@ -54,7 +54,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Answers questions again.
     fn resume(self: Arc<Self>);
 
-    /// Makes everything durable, and ends the thread. The channels are closed.
+    /// Makes everything durable, and ends the owner for good. The channels are closed.
     ///
     /// # Errors
     /// Storage failed, now or before.
@@ -358,13 +358,12 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         drop(state);
         while self.work(&mut owner) {}
         let outcome = run_now(owner.close());
+        // From here on, another owner may have the image.
         // Threads that still wait get what there is, or nothing.
         self.deliver(&mut owner);
         let mut mailboxes = lock(&self.mailboxes);
         mailboxes.is_stopped = true;
         mailboxes.by_channel.values().for_each(|one| drop(one.mailbox.close()));
-        drop(mailboxes);
-        lock(&self.state).owner = Some(owner);
         outcome
     }
 }

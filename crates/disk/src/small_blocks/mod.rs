@@ -102,6 +102,10 @@ impl Disk for SmallBlocks {
         self.storage().resize(size).map(|geometry| self.present(geometry))
     }
 
+    fn drains_to_resize(&self) -> bool {
+        self.storage().drains_to_resize()
+    }
+
     fn stalled(&self) -> u64 {
         self.storage().stalled()
     }

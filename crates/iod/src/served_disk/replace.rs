@@ -146,7 +146,8 @@ impl ServedDisk {
         run_with_deadline(deadline, move || disk.quiesce()).map_err(|_| not_drained())
     }
 
-    fn serve_again(&self, queues: &mut StartedRings) {
+    /// Serves rings again that were drained.
+    pub(super) fn serve_again(&self, queues: &mut StartedRings) {
         if self.is_active() && !self.is_paused() {
             queues.serve();
         }

@@ -257,3 +257,38 @@ fn the_work_of_a_layer_is_counted() {
     assert_eq!(counts().allocations, 2, "counts go on");
     disk.deactivate().unwrap();
 }
+
+#[test]
+fn an_image_grows_and_shows_nothing_of_a_longer_base() {
+    for extended_l2 in [false, true] {
+        let dir = dir();
+        let layer = Layer::create(dir.path(), 12 + 4 * u32::from(extended_l2), extended_l2);
+        let layer = layer.over_base(dir.path());
+        std::fs::write(dir.path().join("base.raw"), vec![7; 3 * SIZE as usize / 2]).unwrap();
+        let disk = layer.open();
+        let refused = |size| disk.resize(Some(size)).unwrap_err().to_string();
+        assert!(refused(2 * SIZE).contains("not active"));
+        disk.activate().unwrap();
+        let client = Client::new(&disk);
+        client.write(4096, vec![1; 4096]);
+        drop(client);
+        assert!(refused(SIZE / 2).contains("cannot shrink"));
+        assert!(refused(SIZE + 7).contains("not a multiple"));
+        assert_eq!(disk.resize(None).unwrap().size, SIZE);
+        assert_eq!(disk.resize(Some(2 * SIZE)).unwrap().size, 2 * SIZE);
+        let client = Client::new(&disk);
+        let read = client.read(0, 2 * SIZE);
+        let part = |start: u64, end: u64| &read[start as usize..end as usize];
+        assert!(part(4096, 8192).iter().all(|byte| *byte == 1));
+        assert!(part(8192, SIZE).iter().all(|byte| *byte == 7));
+        assert!(part(SIZE, 2 * SIZE).iter().all(|byte| *byte == 0));
+        client.write(2 * SIZE - 4096, vec![2; 4096]);
+        drop(client);
+        disk.deactivate().unwrap();
+        layer.check();
+        let again = layer.open();
+        assert_eq!(again.geometry().size, 2 * SIZE);
+        again.activate().unwrap();
+        assert_eq!(Client::new(&again).read(2 * SIZE - 4096, 4096), [2; 4096]);
+    }
+}

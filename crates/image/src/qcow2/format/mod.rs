@@ -18,6 +18,7 @@ mod prepare;
 mod release;
 mod resize;
 mod space;
+mod verify;
 pub(super) mod words;
 mod write;
 
