@@ -102,7 +102,7 @@ pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byt
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
-pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};
+pub use request::{Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome};
 pub use small_blocks::SmallBlocks;
 pub use window::Window;
 
@@ -162,6 +162,12 @@ pub trait Disk: Debug + Send + Sync {
     /// [`DiskError::Resize`] if the disk would shrink or the storage cannot grow.
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError>;
 
+    /// Returns whether all channels must be closed before [`Disk::resize`] changes the size. Never
+    /// waits.
+    fn drains_to_resize(&self) -> bool {
+        false
+    }
+
     /// Returns the number of requests that now wait for space on the storage, over all channels.
     fn stalled(&self) -> u64;
 
@@ -169,6 +175,12 @@ pub trait Disk: Debug + Send + Sync {
     /// all channels. 0 for a disk that needs none. Never waits.
     fn small_writes(&self) -> u64 {
         0
+    }
+
+    /// Returns the counts of the layers with a map, over all channels. `None` for a disk without such
+    /// a layer. Never waits.
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        None
     }
 
     /// Returns the stored extents and the holes of a range, in order and without gaps. At most

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use reactor::Context;
 
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, LayerCounts};
 
 /// Disk that stands for another one. Channels belong to the disk that was there when they were
 /// opened: [`Replaceable::replace`] is called while none is open that a guest uses.
@@ -65,12 +65,20 @@ impl Disk for Replaceable {
         self.current().resize(size)
     }
 
+    fn drains_to_resize(&self) -> bool {
+        self.current().drains_to_resize()
+    }
+
     fn stalled(&self) -> u64 {
         self.current().stalled()
     }
 
     fn small_writes(&self) -> u64 {
         self.current().small_writes()
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        self.current().layer_counts()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

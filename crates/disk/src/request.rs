@@ -36,6 +36,57 @@ impl Extent {
     }
 }
 
+/// Counts of the layers of a disk that have a map: each is an image that says where the bytes are,
+/// and has one owner that changes it. Sums over the layers, since the disk was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerCounts {
+    /// Number of layers.
+    pub layers: u64,
+    /// Questions that owners have taken.
+    pub questions: u64,
+    /// Answers that owners have given.
+    pub answers: u64,
+    /// Flush rounds.
+    pub rounds: u64,
+    /// Clusters allocated.
+    pub allocations: u64,
+    /// Clusters that requests have filled as a whole, because the format stores whole clusters.
+    pub fills: u64,
+    /// Fills that first read the rest of their cluster.
+    pub read_modify_writes: u64,
+    /// Time for which requests waited for an owner, in nanoseconds; without flushes.
+    pub wait_ns: u64,
+    /// Pages of the maps in memory.
+    pub pages: u64,
+    /// Bytes of clusters that are not used any more and not free yet.
+    pub limbo_bytes: u64,
+    /// Those of them that only requests in flight keep.
+    pub held_bytes: u64,
+    /// Time since which the same requests keep them, in nanoseconds.
+    pub held_ns: u64,
+}
+
+impl LayerCounts {
+    /// Returns the sums with another layer's counts.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            layers: self.layers + other.layers,
+            questions: self.questions + other.questions,
+            answers: self.answers + other.answers,
+            rounds: self.rounds + other.rounds,
+            allocations: self.allocations + other.allocations,
+            fills: self.fills + other.fills,
+            read_modify_writes: self.read_modify_writes + other.read_modify_writes,
+            wait_ns: self.wait_ns + other.wait_ns,
+            pages: self.pages + other.pages,
+            limbo_bytes: self.limbo_bytes + other.limbo_bytes,
+            held_bytes: self.held_bytes + other.held_bytes,
+            held_ns: self.held_ns.max(other.held_ns),
+        }
+    }
+}
+
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {

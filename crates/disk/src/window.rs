@@ -5,8 +5,8 @@ use std::sync::Arc;
 use reactor::Context;
 
 use crate::{
-    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, RequestKind,
-    SubmitOutcome,
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, LayerCounts, Request,
+    RequestKind, SubmitOutcome,
 };
 
 /// Disk over a range of another disk, which nothing else must use meanwhile. The size is fixed.
@@ -82,6 +82,10 @@ impl Disk for Window {
 
     fn stalled(&self) -> u64 {
         self.child.stalled()
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        self.child.layer_counts()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

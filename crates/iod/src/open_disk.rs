@@ -1,5 +1,6 @@
 //! Opening of the disk that a spec describes.
 
+mod image_journal;
 mod tree;
 
 use std::collections::BTreeMap;

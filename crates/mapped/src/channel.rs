@@ -1,7 +1,8 @@
 //! One reactor's channel to a mapped disk.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use ::disk::{Channel, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome};
 use image::channel::MapChannel;
@@ -10,8 +11,9 @@ use memory::Buffers;
 use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 use rustix::io::Errno;
 
+use crate::counters::{Counters, ns_since};
 use crate::mailbox::Mailbox;
-use crate::piece::{Action, Parent, Phase, Piece, Slab};
+use crate::piece::{Action, Few, Parent, Phase, Piece, Slab};
 use crate::service::Service;
 
 /// Interval for retrying writes that the storage had no room for.
@@ -46,6 +48,7 @@ pub(crate) struct MappedChannel {
     container: Arc<FileDisk>,
     service: Arc<dyn Service>,
     mailbox: Arc<Mailbox>,
+    pub(crate) counters: Arc<Counters>,
     number: u32,
     port: CompletionPort,
     parents: Slab<Parent>,
@@ -79,7 +82,7 @@ impl MappedChannel {
         container: Arc<FileDisk>,
         (file, below): (Box<dyn Channel>, Option<Box<dyn Channel>>),
         (map, number): (MapChannel, u32),
-        (service, mailbox): (Arc<dyn Service>, Arc<Mailbox>),
+        (service, mailbox, counters): (Arc<dyn Service>, Arc<Mailbox>, Arc<Counters>),
         limits: Limits,
         context: &mut Context<'_>,
     ) -> Self {
@@ -91,6 +94,7 @@ impl MappedChannel {
             container,
             service,
             mailbox,
+            counters,
             number,
             port: context.open_port(),
             parents: Slab::default(),
@@ -129,9 +133,9 @@ impl MappedChannel {
         (offset, len): (u64, u64),
         buffers: Buffers,
     ) -> usize {
-        let (holds, added) = (Vec::new(), Vec::new());
+        let (holds, added) = (Few::default(), Few::default());
         let phase = Phase::Planned;
-        let (file_offset, is_counted) = (0, false);
+        let (file_offset, is_counted, waits_for_map) = (0, false, false);
         let piece = Piece {
             parent,
             action,
@@ -139,6 +143,7 @@ impl MappedChannel {
             len,
             buffers,
             phase,
+            waits_for_map,
             holds,
             added,
             file_offset,
@@ -173,10 +178,31 @@ impl MappedChannel {
 
     /// Asks the owner for a piece.
     pub(crate) fn ask(&mut self, index: usize, question: QuestionKind) {
-        if let Some(piece) = self.pieces.get(index) {
-            piece.phase = Phase::Asked;
-            self.map.ask(index as u32, question);
-            self.has_asked = true;
+        let Some(piece) = self.pieces.get(index) else { return };
+        piece.phase = Phase::Asked;
+        // A flush waits for the storage.
+        piece.waits_for_map = question != QuestionKind::Flush;
+        let counts = piece.waits_for_map;
+        if let Some(parent) = self.parents.get(piece.parent).filter(|_| counts) {
+            parent.waits.get_or_insert_with(|| (Instant::now(), 0)).1 += 1;
+        }
+        self.map.ask(index as u32, question);
+        self.has_asked = true;
+    }
+
+    /// Notes that a piece has its answer, or waits for none any more. A request waits as long as one
+    /// of its pieces does.
+    fn end_map_wait(&mut self, index: usize) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        if !std::mem::take(&mut piece.waits_for_map) {
+            return;
+        }
+        let Some(parent) = self.parents.get(piece.parent) else { return };
+        let Some((since, pieces)) = &mut parent.waits else { return };
+        *pieces -= 1;
+        if *pieces == 0 {
+            self.counters.wait_ns.fetch_add(ns_since(*since), Ordering::Relaxed);
+            parent.waits = None;
         }
     }
 
@@ -242,6 +268,7 @@ impl MappedChannel {
 
     /// Ends a piece whose answer is still to come.
     fn end_asked(&mut self, index: usize, outcome: Result<(), IoError>) {
+        self.end_map_wait(index);
         let Some(piece) = self.pieces.get(index) else { return };
         piece.phase = Phase::Ended;
         self.container.end_waits(std::mem::take(&mut piece.is_counted).into());
@@ -334,6 +361,7 @@ impl MappedChannel {
 
     fn on_answer(&mut self, context: &mut Context<'_>, answer: Answer) {
         let index = answer.tag as usize;
+        self.end_map_wait(index);
         let Some(piece) = self.pieces.get(index) else { return };
         match (&piece.phase, answer.kind) {
             (Phase::Ended, AnswerKind::Granted(grant)) => {
@@ -460,7 +488,7 @@ impl Channel for MappedChannel {
         let needs_flush = matches!(kind, RequestKind::WriteZeroes { durable: true, .. });
         let (left, none) = (1, Buffers::default());
         let holds = Vec::new();
-        let parent = Parent { tag, left, outcome, buffers: none, holds, needs_flush };
+        let parent = Parent { tag, left, outcome, buffers: none, holds, needs_flush, waits: None };
         let parent = self.parents.insert(parent);
         match kind {
             RequestKind::Read => self.add_piece(parent, Action::Read, (offset, len), buffers),

@@ -2,22 +2,25 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError};
+use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, LayerCounts};
 use image::ImageError;
 use image::channel::MapChannel;
 use image::format::Format;
-use image::journal::{Cells, Journal, JournalSize};
+use image::journal::{Cells, Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
 use image::shared::Shared;
 use reactor::Context;
 
 use crate::broken::BrokenChannel;
 use crate::channel::{Limits, MappedChannel};
+use crate::counters::Counters;
 use crate::extents::Asker;
 use crate::mailbox::Mailbox;
 use crate::service::{OwnerService, Service, ServiceOptions};
+use crate::source::{ImageSource, JournalSource};
 
 /// Channels of a disk that can be open at a time: its queues, and connections of exports.
 const CHANNELS: u32 = 320;
@@ -31,12 +34,12 @@ pub const JOURNAL: JournalSize =
 pub struct MappedOptions {
     /// Path of the image, for errors.
     pub path: PathBuf,
-    /// Size and limits that the guest sees.
+    /// Size and limits that the guest sees, until the disk grows.
     pub geometry: Geometry,
     /// Whether requests wait for space, or fail.
     pub waits_for_room: bool,
-    /// Memory of the journal, with [`JOURNAL`]'s number of cells. A successor gets the same.
-    pub journal: Cells,
+    /// Memory of the journal. A successor gets the same.
+    pub journal: Arc<dyn JournalSource>,
     /// Pool of the pages of the map.
     pub pages: Arc<PagePool>,
 }
@@ -44,12 +47,18 @@ pub struct MappedOptions {
 /// Starts the owner of an image whose lock this process has.
 type StartFn = dyn Fn() -> Result<Arc<dyn Service>, ImageError> + Send + Sync;
 
+/// Makes an image larger, whose owner has stopped.
+type GrowFn = dyn Fn(u64) -> Result<(), ImageError> + Send + Sync;
+
 /// A layer: the file of an image, and the disk below it.
 pub struct MappedDisk {
     file: Arc<FileDisk>,
     below: Option<Arc<dyn Disk>>,
     options: MappedOptions,
     start: Box<StartFn>,
+    grow: Box<GrowFn>,
+    size: AtomicU64,
+    counters: Arc<Counters>,
     /// Held while the storage is waited for.
     activating: Mutex<()>,
     /// Never held for long: reactors take it.
@@ -63,28 +72,36 @@ impl fmt::Debug for MappedDisk {
 }
 
 impl MappedDisk {
-    /// Joins the file of an image with the disk below it. `open` opens the format when the disk is
+    /// Joins the file of an image with the disk below it. `source` opens the image when the disk is
     /// activated, and each time again. Changes nothing.
-    pub fn new<F: Format + Send + 'static>(
+    pub fn new(
         file: Arc<FileDisk>,
         below: Option<Arc<dyn Disk>>,
         options: MappedOptions,
-        open: impl Fn() -> Result<F, ImageError> + Send + Sync + 'static,
+        source: impl ImageSource,
     ) -> Self {
+        let counters = Arc::<Counters>::default();
         let (journal, pages) = (Arc::clone(&options.journal), Arc::clone(&options.pages));
-        let (storage, waits_for_room) = (Arc::clone(&file), options.waits_for_room);
+        let to_grow = Arc::new(source);
+        let source = Arc::clone(&to_grow);
+        let (read_only, waits_for_room) = (options.geometry.read_only, options.waits_for_room);
+        let (storage, counted) = (Arc::clone(&file), Arc::clone(&counters));
         let start = move || {
-            let format = open()?;
-            let map = Map::new(format.layout(), &pages);
-            let journal = Journal::open(Arc::clone(&journal), JOURNAL)?;
-            let shared = Arc::new(Shared::new(map, journal));
-            let file = Arc::clone(&storage);
-            let options = ServiceOptions { file, rings: CHANNELS, waits_for_room };
-            let service: Arc<dyn Service> = OwnerService::start(shared, format, options)?;
-            Ok(service)
+            let service_options = |counters| ServiceOptions {
+                file: Arc::clone(&storage),
+                rings: CHANNELS,
+                waits_for_room,
+                counters,
+            };
+            recover(&*source, &journal, &pages, read_only, service_options(Arc::default()))?;
+            let cells = Arc::clone(&journal).open()?;
+            start(&*source, cells, &pages, service_options(Arc::clone(&counted)))
         };
+        let grow = move |size| to_grow.grow(size);
+        let size = AtomicU64::new(options.geometry.size);
+        let (start, grow) = (Box::new(start), Box::new(grow));
         let (activating, service) = Default::default();
-        Self { file, below, options, start: Box::new(start), activating, service }
+        Self { file, below, options, start, grow, size, counters, activating, service }
     }
 
     /// Returns the file of the image.
@@ -107,9 +124,43 @@ impl MappedDisk {
     }
 }
 
+/// Starts the owner of an image with the journal in `cells`.
+fn start(
+    source: &impl ImageSource,
+    cells: Cells,
+    pages: &Arc<PagePool>,
+    options: ServiceOptions,
+) -> Result<Arc<dyn Service>, ImageError> {
+    let format = source.open()?;
+    let map = Map::new(format.layout(), pages);
+    let shared = Arc::new(Shared::new(map, Journal::open(cells, JOURNAL)?));
+    let service: Arc<dyn Service> = OwnerService::start(shared, format, options)?;
+    Ok(service)
+}
+
+/// Makes durable what a process left that has died and that nothing preserves.
+fn recover(
+    source: &impl ImageSource,
+    journal: &Arc<dyn JournalSource>,
+    pages: &Arc<PagePool>,
+    read_only: bool,
+    options: ServiceOptions,
+) -> Result<(), ImageError> {
+    let Some(cells) = journal.former()? else { return Ok(()) };
+    if read_only {
+        let problem = "the disk is read-only; serve it once for writing".into();
+        return Err(journal.refusal(&ImageError::Repair { problem }).into());
+    }
+    let owner = Journal::open(Arc::clone(&cells), JOURNAL).map(JournalOwner::new);
+    let verified = owner.map_err(ImageError::from).and_then(|owner| source.verify(&owner));
+    verified.map_err(|error| journal.refusal(&error))?;
+    start(source, cells, pages, options)?.stop()?;
+    Ok(journal.remove_former()?)
+}
+
 impl Disk for MappedDisk {
     fn geometry(&self) -> Geometry {
-        self.options.geometry
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.options.geometry }
     }
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
@@ -136,7 +187,7 @@ impl Disk for MappedDisk {
             Arc::clone(&self.file),
             (file, below),
             map,
-            (service, mailbox),
+            (service, mailbox, Arc::clone(&self.counters)),
             limits,
             context,
         );
@@ -167,7 +218,11 @@ impl Disk for MappedDisk {
 
     fn deactivate(&self) -> Result<(), DiskError> {
         let service = self.service().take();
-        let stopped = service.map_or(Ok(()), |service| service.stop()).map_err(self.image_error());
+        let stopped = service.map(|service| service.stop()).transpose();
+        if let Ok(Some(())) = stopped {
+            self.options.journal.close();
+        }
+        let stopped = stopped.map(drop).map_err(self.image_error());
         let file = self.file.deactivate();
         let below = self.below.as_ref().map_or(Ok(()), |below| below.deactivate());
         stopped.and(file).and(below)
@@ -206,17 +261,49 @@ impl Disk for MappedDisk {
 
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         let now = self.geometry();
-        match size {
-            Some(size) if size != now.size => {
-                let problem = "an image of this format cannot grow while it is attached";
-                Err(DiskError::Resize { problem: problem.into() })
-            }
-            _ => Ok(now),
+        let Some(size) = size.filter(|size| *size != now.size) else { return Ok(now) };
+        let refuse = |problem: String| Err(DiskError::Resize { problem });
+        if now.read_only {
+            return refuse("the image is read-only".into());
         }
+        if !size.is_multiple_of(now.block_size.into()) {
+            return refuse(format!("{size} bytes is not a multiple of {}", now.block_size));
+        }
+        let mut slot = self.service();
+        let Some(service) = slot.take() else {
+            return refuse("the disk is not active; activate it first".into());
+        };
+        let path = &self.options.path;
+        let grown = service.stop().and_then(|()| (self.grow)(size));
+        let started = (self.start)();
+        let grown = grown.map_err(|error| match error {
+            ImageError::Resize { .. } => DiskError::Resize { problem: error.to_string() },
+            other => DiskError::Image { path: path.clone(), problem: other.to_string() },
+        });
+        if grown.is_ok() {
+            self.size.store(size, Ordering::Release);
+        }
+        let started = started.map_err(self.image_error())?;
+        if service.shared().is_lost() {
+            started.shared().set_lost();
+        }
+        *slot = Some(started);
+        grown.map(|()| self.geometry())
+    }
+
+    fn drains_to_resize(&self) -> bool {
+        true
     }
 
     fn stalled(&self) -> u64 {
         self.file.stalled()
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        let service = self.service().clone();
+        let counts = self.counters.counts(service.as_ref().map(|service| &**service.shared()));
+        let below = self.below.as_ref().and_then(|below| below.layer_counts());
+        Some(counts.plus(below.unwrap_or_default()))
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

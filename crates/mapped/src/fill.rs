@@ -12,6 +12,7 @@ use reactor::Context;
 use rustix::io::Errno;
 
 use crate::channel::{MappedChannel, Target};
+use crate::counters::count;
 use crate::piece::{Fill, FillRead, Phase};
 use crate::read::byte_of;
 
@@ -43,6 +44,9 @@ impl MappedChannel {
         let is_whole = piece.len == len;
         let Phase::Reading(fill) = &mut piece.phase else { return };
         let Grant { granule, prior, .. } = fill.grant;
+        if !is_whole && prior.kind() != Kind::Zero {
+            count(&self.counters.read_modify_writes);
+        }
         let offset = granule << layout.granule_bits;
         match prior.kind() {
             _ if is_whole => {}
@@ -133,6 +137,7 @@ impl MappedChannel {
     fn write_fill(&mut self, context: &mut Context<'_>, index: usize, fill: Fill) {
         let layout = *self.map.shared().map.layout();
         let bytes = 1_u64 << layout.granule_bits;
+        count(&self.counters.fills);
         let Some(piece) = self.pieces.get(index) else { return };
         let skip = piece.offset % bytes;
         let into = Buffers::from_mapping(&fill.memory, skip as usize, piece.len as usize);

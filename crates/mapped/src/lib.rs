@@ -40,6 +40,7 @@
 mod broken;
 mod channel;
 mod commit;
+mod counters;
 mod disk;
 mod extents;
 mod fill;
@@ -49,8 +50,10 @@ mod piece;
 mod qcow2;
 mod read;
 mod service;
+mod source;
 mod threads;
 mod write;
 
 pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};
 pub use self::qcow2::Qcow2Options;
+pub use self::source::{ImageSource, JournalSource};

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use disk::{Disk, FileDisk, Geometry};
-use image::journal::Cells;
+use image::journal::JournalOwner;
 use image::map::PagePool;
 use image::qcow2::{Access, Header, Qcow2Format};
 use image::{ImageError, PlainFile, run_now};
 
 use crate::disk::{MappedDisk, MappedOptions};
+use crate::source::{ImageSource, JournalSource};
 
 /// Smallest logical block in bytes.
 const SECTOR: u32 = 512;
@@ -26,7 +27,7 @@ pub struct Qcow2Options {
     /// Whether requests wait for space, or fail.
     pub waits_for_room: bool,
     /// Memory of the journal.
-    pub journal: Cells,
+    pub journal: Arc<dyn JournalSource>,
     /// Pool of the pages of the map.
     pub pages: Arc<PagePool>,
 }
@@ -44,11 +45,13 @@ impl MappedDisk {
     ) -> Result<Self, ImageError> {
         let Qcow2Options { path, read_only, direct, waits_for_room, journal, pages } = options;
         let alignment = file.geometry().block_size;
-        let open_file = {
-            let file = Arc::clone(&file);
-            move || metadata_file(&file, direct.then_some(alignment))
+        let source = Qcow2Source {
+            file: Arc::clone(&file),
+            direct: direct.then_some(alignment),
+            read_only,
+            below: below.as_ref().map(|below| below.geometry().size),
         };
-        let header = run_now(Header::read(&open_file()?))?;
+        let header = run_now(Header::read(&*source.file()?))?;
         header.check_access(if read_only { Access::Read } else { Access::Write })?;
         let block_size = match header.has_extended_l2() && !read_only {
             true => header.block_bytes(),
@@ -69,26 +72,51 @@ impl MappedDisk {
             discard: true,
             discard_granularity: u32::try_from(header.cluster_bytes()).unwrap_or(u32::MAX),
         };
-        let has_below = below.is_some();
-        let open = move || {
-            let file = Arc::new(open_file()?);
-            match read_only {
-                true => run_now(Qcow2Format::open_read_only(file, has_below)),
-                false => run_now(Qcow2Format::open(file, has_below)),
-            }
-        };
         let options = MappedOptions { path, geometry, waits_for_room, journal, pages };
-        Ok(Self::new(file, below, options, open))
+        Ok(Self::new(file, below, options, source))
     }
 }
 
-/// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
-fn metadata_file(file: &FileDisk, direct: Option<u32>) -> Result<PlainFile, ImageError> {
-    let fd = file.handover().0.try_clone().map_err(ImageError::io("duplicate", 0))?;
-    match direct {
-        Some(alignment) => {
-            PlainFile::direct(fd, alignment as usize).map_err(ImageError::io("open", 0))
+/// File of a qcow2 image.
+struct Qcow2Source {
+    file: Arc<FileDisk>,
+    /// Alignment of direct I/O. `None` for I/O through the page cache.
+    direct: Option<u32>,
+    read_only: bool,
+    /// Size of the layer below in bytes, if there is one.
+    below: Option<u64>,
+}
+
+impl Qcow2Source {
+    /// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
+    fn file(&self) -> Result<Arc<PlainFile>, ImageError> {
+        let fd = self.file.handover().0.try_clone().map_err(ImageError::io("duplicate", 0))?;
+        let file = match self.direct {
+            Some(alignment) => PlainFile::direct(fd, alignment as usize),
+            None => return Ok(Arc::new(PlainFile::new(fd))),
+        };
+        file.map(Arc::new).map_err(ImageError::io("open", 0))
+    }
+}
+
+impl ImageSource for Qcow2Source {
+    type Format = Qcow2Format<Arc<PlainFile>>;
+
+    fn open(&self) -> Result<Self::Format, ImageError> {
+        let (file, has_below) = (self.file()?, self.below.is_some());
+        match self.read_only {
+            true => run_now(Qcow2Format::open_read_only(file, has_below)),
+            false => run_now(Qcow2Format::open(file, has_below)),
         }
-        None => Ok(PlainFile::new(fd)),
+    }
+
+    fn grow(&self, size: u64) -> Result<(), ImageError> {
+        let mut format = run_now(Qcow2Format::open(self.file()?, self.below.is_some()))?;
+        run_now(format.resize(size, self.below.unwrap_or(0)))
+    }
+
+    fn verify(&self, journal: &JournalOwner) -> Result<(), ImageError> {
+        let mut format = run_now(Qcow2Format::open_read_only(self.file()?, self.below.is_some()))?;
+        run_now(format.verify_journal(journal))
     }
 }

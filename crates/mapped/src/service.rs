@@ -1,18 +1,17 @@
 //! Thread of an owner.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use disk::FileDisk;
 use image::format::Format;
-use image::owner::Owner;
+use image::owner::{Owner, OwnerCounts};
 use image::shared::{Answer, AnswerKind, Question, QuestionKind, Shared};
 use image::{ImageError, run_now};
 
+use crate::counters::Counters;
 use crate::mailbox::{Mailbox, unclaimed};
 use crate::mailboxes::{Mailboxes, Registered};
 use crate::threads::{OWNERS, Run};
@@ -23,8 +22,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
 /// First interval for trying again what waits for a page of the map: its readers leave soon.
 const RETRY_PAGES: Duration = Duration::from_millis(1);
-/// Number that stands for callers that are no channels.
-const CALLER: u32 = u32::MAX;
 /// Questions between two checks for a round.
 const BATCH: usize = 64;
 
@@ -61,7 +58,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Answers questions again.
     fn resume(self: Arc<Self>);
 
-    /// Makes everything durable, and ends the thread. The channels are closed.
+    /// Makes everything durable, and ends the owner for good. The channels are closed.
     ///
     /// # Errors
     /// Storage failed, now or before.
@@ -77,6 +74,8 @@ pub(crate) struct ServiceOptions {
     pub(crate) rings: u32,
     /// Whether requests wait for space, or fail.
     pub(crate) waits_for_room: bool,
+    /// Counters of the layer.
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// Owner on a thread that runs while there are questions.
@@ -87,9 +86,6 @@ pub(crate) struct OwnerService<F: Format> {
     mailboxes: Mutex<Mailboxes>,
     waiting: AtomicU64,
     options: ServiceOptions,
-    /// Callers that wait for a flush.
-    syncs: Mutex<BTreeMap<u32, SyncSender<AnswerKind>>>,
-    sync_number: AtomicU32,
 }
 
 struct State<F> {
@@ -106,6 +102,8 @@ struct State<F> {
     is_paused: bool,
     /// True once the disk is closed: nothing may change any more.
     is_closed: bool,
+    /// Counts of the owner that are published.
+    published: OwnerCounts,
 }
 
 impl<F> State<F> {
@@ -118,6 +116,7 @@ impl<F> State<F> {
             is_stopping: false,
             is_paused: false,
             is_closed: false,
+            published: OwnerCounts::default(),
         }
     }
 }
@@ -150,13 +149,11 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             mailboxes: Mutex::default(),
             waiting: AtomicU64::new(0),
             options,
-            syncs: Mutex::default(),
-            sync_number: AtomicU32::new(0),
         });
         let giver = Arc::downgrade(&service);
         // Other maps want pages.
         let notify = move || giver.upgrade().into_iter().for_each(Service::notify);
-        service.shared.map.pages().set_notify(Box::new(notify));
+        service.shared.map.user().set_notify(Box::new(notify));
         Ok(service)
     }
 
@@ -202,7 +199,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         self.bell.notify_all();
         let mut state = self
             .bell
-            .wait_while(state, |state| state.owner.is_none())
+            .wait_while(state, |state| state.owner.is_none() && !state.is_closed)
             .unwrap_or_else(PoisonError::into_inner);
         state.is_stopping = false;
         state
@@ -249,18 +246,14 @@ impl<F: Format + Send + 'static> OwnerService<F> {
     }
 
     fn deliver(&self, owner: &mut Owner<F>) {
+        // Before the answers: who has one finds itself counted.
+        self.options.counters.publish(owner, &mut lock(&self.state).published);
         let mut answers = Vec::new();
         owner.take_answers(&mut answers);
         let mailboxes = lock(&self.mailboxes);
         let mut notified = Vec::new();
         for answer in answers {
             let channel = answer.channel;
-            if channel == CALLER {
-                let caller = lock(&self.syncs).remove(&answer.tag);
-                // A caller that has given up needs no answer.
-                let _ = caller.map(|caller| caller.send(answer.kind));
-                continue;
-            }
             let delivered = match mailboxes.get(channel) {
                 Some(mailbox) => mailbox.deliver(answer),
                 None => Err(answer),
@@ -360,16 +353,17 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
     }
 
     fn sync(self: Arc<Self>) -> Result<(), ImageError> {
-        let (sender, receiver) = sync_channel(1);
-        let tag = self.sync_number.fetch_add(1, Ordering::Relaxed);
-        lock(&self.syncs).insert(tag, sender);
-        self.shared.ask(Question { channel: CALLER, tag, kind: QuestionKind::Flush });
-        self.notify();
-        let gone = || std::io::Error::other("the owner of the image has ended");
-        match receiver.recv() {
-            Ok(AnswerKind::Done(Ok(()))) => Ok(()),
-            Ok(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
-            _ => Err(ImageError::io("flush", 0)(gone())),
+        let gone = || ImageError::io("flush", 0)(std::io::Error::other("the owner has ended"));
+        let mailbox = Arc::new(Mailbox::default());
+        let channel = self.open_asker(Arc::clone(&mailbox)).ok_or_else(gone)?;
+        self.shared.ask(Question { channel, tag: 0, kind: QuestionKind::Flush });
+        Arc::clone(&self).notify();
+        let answer = mailbox.wait().map(|answer| answer.kind);
+        self.close_channel(channel);
+        match answer {
+            Some(AnswerKind::Done(Ok(()))) => Ok(()),
+            Some(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
+            _ => Err(gone()),
         }
     }
 
@@ -397,6 +391,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         drop(state);
         while self.work(&mut owner) {}
         let outcome = run_now(owner.close());
+        // From here on, another owner may have the image.
         // Threads that still wait get what there is, or nothing.
         self.deliver(&mut owner);
         let mut mailboxes = lock(&self.mailboxes);
@@ -404,7 +399,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         mailboxes.by_channel.values().for_each(|one| drop(one.mailbox.close()));
         drop(mailboxes);
         self.publish_waiting(0);
-        lock(&self.state).owner = Some(owner);
+        self.bell.notify_all();
         outcome
     }
 }
@@ -440,7 +435,8 @@ mod tests {
             on_full: OnFull::Error,
         };
         let file = Arc::new(FileDisk::open_container(options, None).unwrap());
-        let options = ServiceOptions { file, rings: 1, waits_for_room: true };
+        let options =
+            ServiceOptions { file, rings: 1, waits_for_room: true, counters: Arc::default() };
         let service: Arc<dyn Service> =
             OwnerService::start(Arc::new(Shared::new(map, journal)), format, options).unwrap();
         let (first, ring) = service.open_channel(Arc::default()).unwrap();

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::Context;
 
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, LayerCounts};
 use channel::SmallBlockChannel;
 use ranges::BlockRanges;
 
@@ -102,12 +102,20 @@ impl Disk for SmallBlocks {
         self.storage().resize(size).map(|geometry| self.present(geometry))
     }
 
+    fn drains_to_resize(&self) -> bool {
+        self.storage().drains_to_resize()
+    }
+
     fn stalled(&self) -> u64 {
         self.storage().stalled()
     }
 
     fn small_writes(&self) -> u64 {
         self.shared.small_writes.load(Ordering::Relaxed)
+    }
+
+    fn layer_counts(&self) -> Option<LayerCounts> {
+        self.storage().layer_counts()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

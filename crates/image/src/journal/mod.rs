@@ -67,6 +67,18 @@ pub enum JournalError {
     /// Another program wrote the journal.
     #[error("the journal was written in another format; go back to the version that wrote it")]
     Format,
+    /// The image has been changed without the journal.
+    #[error(
+        "the journal does not fit the image any more: another program has written to the image \
+         since, or it is that of another one"
+    )]
+    Stale,
+    /// The memory cannot be had.
+    #[error("{problem}")]
+    Memory {
+        /// Cause, and the remedy.
+        problem: String,
+    },
     /// All entries are in use. A flush round frees them.
     #[error("the journal is full")]
     Full,

@@ -75,7 +75,7 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Map {
     layout: Layout,
-    pages: Arc<PageUser>,
+    user: Arc<PageUser>,
     entries: Box<[AtomicU64]>,
     epochs: Arc<Epochs>,
 }
@@ -84,7 +84,7 @@ impl Map {
     /// Creates a map that knows nothing.
     pub fn new(layout: Layout, pool: &Arc<PagePool>) -> Self {
         let entries = (0..layout.pages()).map(|_| AtomicU64::new(Word::ASK.bits())).collect();
-        Self { layout, pages: pool.join(), entries, epochs: Arc::default() }
+        Self { layout, user: pool.join(), entries, epochs: Arc::default() }
     }
 
     /// Returns the sizes.
@@ -93,13 +93,18 @@ impl Map {
     }
 
     /// Returns the map as a user of the pool.
-    pub fn pages(&self) -> &PageUser {
-        &self.pages
+    pub fn user(&self) -> &PageUser {
+        &self.user
     }
 
     /// Returns the epochs.
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
+    }
+
+    /// Returns the number of pages in use.
+    pub fn pages(&self) -> u64 {
+        self.user.used().into()
     }
 
     /// Loads the word of a granule. The caller holds an epoch, or is the owner. A granule outside
@@ -125,7 +130,7 @@ impl Map {
 
     fn cell(&self, page: PageId, granule: u64) -> Option<&AtomicU64> {
         let index = granule & ((1 << self.layout.page_bits) - 1);
-        self.pages.word(page.0, index as usize)
+        self.user.word(page.0, index as usize)
     }
 
     /// Replaces a word of a page, if it is still `old`.
@@ -155,7 +160,7 @@ impl Map {
     /// Links a page with these words. `None` if the pool has none. For the owner, on an entry
     /// without a page.
     pub(crate) fn link(&self, page: u64, words: &[Word]) -> Option<PageId> {
-        let id = PageId(self.pages.take()?);
+        let id = PageId(self.user.take()?);
         for (granule, word) in self.layout.granules_of(page).zip(words) {
             self.swap(id, granule, *word);
         }
@@ -179,7 +184,7 @@ impl Map {
 
     /// Gives an unlinked page back to the pool. For the owner.
     pub(crate) fn put(&self, id: PageId) {
-        self.pages.put(id.0);
+        self.user.put(id.0);
     }
 }
 

@@ -7,6 +7,7 @@ mod answer;
 mod pages;
 mod reclaim;
 mod round;
+mod streams;
 mod take_over;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::shared::{Answer, AnswerKind, Question, Shared};
 use pages::Pages;
 use reclaim::Freed;
 pub use round::Round;
+use streams::Streams;
 
 /// Owner of a map and its image.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub struct Owner<F> {
     later: Vec<Question>,
     /// Flushes for the next round.
     flushes: Vec<Question>,
+    streams: Streams,
     is_in_round: bool,
     /// Answers that the channels have not fetched.
     answers: Vec<Answer>,
@@ -49,8 +52,10 @@ pub struct Owner<F> {
 /// Counters of an owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerCounts {
-    /// Questions answered.
+    /// Questions taken. One that waits is taken again.
     pub questions: u64,
+    /// Answers given.
+    pub answers: u64,
     /// Clusters allocated.
     pub allocations: u64,
     /// Flush rounds.
@@ -103,6 +108,17 @@ impl<F: Format> Owner<F> {
         self.freed.len()
     }
 
+    /// Returns the oldest epoch that a channel shows, `u64::MAX` if none shows one.
+    pub fn oldest_epoch(&self) -> u64 {
+        self.shared.map.epochs().oldest()
+    }
+
+    /// Returns the number of clusters in limbo that only requests in the kernel keep there.
+    pub fn held(&self) -> usize {
+        let oldest = self.oldest_epoch();
+        self.freed.iter().filter(|freed| freed.is_held(oldest)).count()
+    }
+
     /// Returns whether a round should begin: flushes wait for it, or requests wait for room that a
     /// round can make.
     pub fn wants_round(&self) -> bool {
@@ -135,6 +151,7 @@ impl<F: Format> Owner<F> {
     }
 
     fn answer_with(&mut self, question: &Question, kind: AnswerKind) {
+        self.counts.answers += 1;
         let Question { channel, tag, .. } = *question;
         self.answers.push(Answer { channel, tag, kind });
     }

@@ -107,10 +107,10 @@ impl<F: Format> Owner<F> {
     /// Gives pages back that other maps want, and unlinked pages without readers.
     pub fn give_pages(&mut self) {
         // A pool has far fewer pages.
-        let excess = self.shared.map.pages().excess() as usize;
+        let excess = self.shared.map.user().excess() as usize;
         if excess > 0 {
             self.evict_oldest(excess);
-            self.shared.map.pages().clear_excess();
+            self.shared.map.user().clear_excess();
         }
         if !self.pages.unlinked.is_empty() {
             self.recycle_pages();

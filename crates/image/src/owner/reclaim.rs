@@ -21,6 +21,13 @@ pub(super) struct Freed {
     pub(super) is_durable: bool,
 }
 
+impl Freed {
+    /// Returns whether only requests keep the cluster: a channel shows epoch `oldest`.
+    pub(super) fn is_held(&self, oldest: u64) -> bool {
+        self.is_durable && oldest <= self.epoch
+    }
+}
+
 impl<F: Format> Owner<F> {
     /// Notes that entry `number` has replaced the word `old` of a granule.
     pub(super) fn free_later(&mut self, granule: u64, old: Word, number: u64) {

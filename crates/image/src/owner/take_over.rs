@@ -36,6 +36,7 @@ impl<F: Format> Owner<F> {
             no_room: Vec::new(),
             later: Vec::new(),
             flushes: Vec::new(),
+            streams: Default::default(),
             is_in_round: false,
             answers: Vec::new(),
             counts: OwnerCounts::default(),

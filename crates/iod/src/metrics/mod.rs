@@ -20,6 +20,7 @@
 
 mod broken_rings;
 mod families;
+mod layers;
 mod polling;
 mod ports;
 mod preserved_socket;

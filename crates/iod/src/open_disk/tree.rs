@@ -13,12 +13,13 @@ use disk::{
     Disk, DiskError, FileDisk, FileIdentity, FileOptions, MemoryDisk, NullDisk, OnFull, Window,
 };
 use image::map::PagePool;
-use mapped::{JOURNAL, MappedDisk, Qcow2Options};
+use mapped::{MappedDisk, Qcow2Options};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::image_journal::{self, ImageJournal};
 use super::{OpenError, Opened, fenced, in_blocks, options};
 
 /// Descriptors from which a disk is opened, beside the paths of its spec.
@@ -30,6 +31,8 @@ pub struct Sources {
     pub journal: Option<OwnedFd>,
     /// Files that were handed in, by the numbers that the spec gives them.
     pub files: BTreeMap<u32, OwnedFd>,
+    /// True if nothing preserves the journal of an image for a successor: it is a file then.
+    pub journal_in_file: bool,
     /// Files that this process has open for the same disk. They are used again where the tree names
     /// them, with their locks and fences.
     pub reused: Vec<TreeFile>,
@@ -157,7 +160,7 @@ impl<'a> TreeOpener<'a> {
             read_only: !writable,
             direct: self.spec.cache == CacheMode::None,
             waits_for_room: self.spec.on_full == model::spec::OnFull::Wait,
-            journal: self.journal(name, writable)?,
+            journal: self.journal(name, &file, writable)?,
             pages: Arc::clone(&PAGES),
         };
         let disk = MappedDisk::open_qcow2(file, below, options);
@@ -165,18 +168,38 @@ impl<'a> TreeOpener<'a> {
         Ok(Arc::new(disk.map_err(image_error)?))
     }
 
-    /// Returns the memory of the journal of an image. That of the image at the top outlives the
-    /// process; those of others stay empty.
-    fn journal(&mut self, name: &FileRef, writable: bool) -> Result<Arc<Mapping>, OpenError> {
-        let error = |source| OpenError::Journal { name: name.clone(), source };
-        let bytes = JOURNAL.cells().unwrap_or_default() as u64 * 8;
-        if !writable {
-            return Mapping::private(bytes as usize).map(Arc::new).map_err(error);
-        }
+    /// Returns the journal of an image. That of the image at the top outlives the process; those of
+    /// others stay empty.
+    fn journal(
+        &mut self,
+        name: &FileRef,
+        file: &FileDisk,
+        writable: bool,
+    ) -> Result<Arc<ImageJournal>, OpenError> {
+        let memory = match (writable, self.sources.journal_in_file) {
+            (true, true) => None,
+            (true, false) => Some(self.preserved_journal(name)?),
+            (false, _) => {
+                let private = Mapping::private(image_journal::bytes() as usize);
+                Some(private.map(Arc::new).map_err(|source| journal_error(name)(source))?)
+            }
+        };
+        let os = |error: std::io::Error| DiskError::Os {
+            action: "find the journal of",
+            path: label(name),
+            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        };
+        let journal = ImageJournal::new(file.identity()?, &self.spec.socket, memory).map_err(os)?;
+        Ok(Arc::new(journal))
+    }
+
+    /// Returns the memory of the journal of the image at the top, which the keeper gets, too.
+    fn preserved_journal(&mut self, name: &FileRef) -> Result<Arc<Mapping>, OpenError> {
+        let (error, bytes) = (journal_error(name), image_journal::bytes());
         let fd = match self.sources.journal.take() {
             Some(preserved) => preserved,
             None => {
-                let made = Mapping::sealed("ringway-journal", bytes).map_err(error)?;
+                let made = Mapping::sealed("ringway-journal", bytes).map_err(&error)?;
                 let fd = made.fd().map(|fd| fd.try_clone_to_owned()).transpose();
                 let os = |error: std::io::Error| DiskError::Os {
                     action: "duplicate the journal of",
@@ -187,7 +210,7 @@ impl<'a> TreeOpener<'a> {
                     .ok_or_else(|| error(MemoryError::BadRange { start: 0, len: bytes }))?
             }
         };
-        let mapping = Mapping::file(fd.as_fd(), bytes).map_err(error)?;
+        let mapping = Mapping::file(fd.as_fd(), bytes).map_err(&error)?;
         self.journal = Some(Arc::new(fd));
         Ok(Arc::new(mapping))
     }
@@ -246,6 +269,10 @@ impl<'a> TreeOpener<'a> {
         }
         Ok(())
     }
+}
+
+fn journal_error(name: &FileRef) -> impl Fn(MemoryError) -> OpenError {
+    move |source| OpenError::Journal { name: name.clone(), source }
 }
 
 /// Returns the path of a file, or the name of a descriptor in its place.

@@ -76,7 +76,8 @@ fn work(options: &BlkOptions) -> anyhow::Result<()> {
 fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
     // First, while no number is one of this process's own descriptors.
-    let sources = Sources { files: handed_in(&spec.backend)?, ..Sources::default() };
+    let files = handed_in(&spec.backend)?;
+    let sources = Sources { files, journal_in_file: keeper.is_none(), ..Sources::default() };
     let limit = limits::raise_open_files();
     let tree_files = limits::of_tree(&spec.backend);
     let taken = limits::of_disks([], tree_files);

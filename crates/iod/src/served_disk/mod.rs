@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
-use disk::{Disk, Geometry, Replaceable};
+use disk::{Disk, Geometry, LayerCounts, Replaceable};
 use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
@@ -277,6 +277,11 @@ impl ServedDisk {
     /// Returns the number of read-modify-writes that the blocks of the storage have caused.
     pub fn small_writes(&self) -> u64 {
         self.disk.small_writes()
+    }
+
+    /// Returns the counts of layers with a map, if the disk has any.
+    pub fn layer_counts(&self) -> Option<LayerCounts> {
+        self.disk.layer_counts()
     }
 
     /// Returns the virtio device with its statistics.

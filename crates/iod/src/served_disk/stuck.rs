@@ -213,11 +213,21 @@ impl ServedDisk {
             Ok(outcome) => Ok(outcome?),
             Err(overdue_work) => {
                 self.queues.lock().mark_stuck();
-                self.mark_stuck(verb, 0);
-                self.clean_up_after(move || log_late(overdue_work, verb));
-                Err(self.stuck_error(verb, what.into()))
+                Err(self.stuck_with(overdue_work, verb, what))
             }
         }
+    }
+
+    /// Marks the disk as stuck until late work ends, after its queues were marked.
+    pub(super) fn stuck_with<R: Send + 'static>(
+        self: &Arc<Self>,
+        overdue_work: OverdueWork<Result<R, DiskError>>,
+        verb: &'static str,
+        what: &str,
+    ) -> ServedDiskError {
+        self.mark_stuck(verb, 0);
+        self.clean_up_after(move || log_late(overdue_work, verb));
+        self.stuck_error(verb, what.into())
     }
 }
 

@@ -5,6 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{ServedDisk, ServedDiskError, lock};
+use crate::deadline::run_with_deadline;
+
+/// Verb and work in messages of a resize.
+const RESIZE: &str = "disk.resize";
+const RESIZE_WORK: &str = "a change of size";
 
 impl ServedDisk {
     /// Locks the image and serves the rings that the front-end has started. Repeated calls have no
@@ -121,11 +126,15 @@ impl ServedDisk {
     /// # Errors
     /// The size is not possible, or storage does not answer.
     pub fn resize(self: &Arc<Self>, size: Option<u64>) -> Result<(), ServedDiskError> {
-        self.refuse_stuck("disk.resize")?;
-        let disk = Arc::clone(&self.disk);
-        let work = move || disk.resize(size);
-        let geometry =
-            self.run_with_stop_deadline(self.deadline(), "disk.resize", "a change of size", work)?;
+        self.refuse_stuck(RESIZE)?;
+        let changes = size.is_some_and(|size| size != self.geometry().size);
+        let geometry = if changes && self.disk.drains_to_resize() {
+            self.resize_drained(size)?
+        } else {
+            let (disk, deadline) = (Arc::clone(&self.disk), self.deadline());
+            let work = move || disk.resize(size);
+            self.run_with_stop_deadline(deadline, RESIZE, RESIZE_WORK, work)?
+        };
         self.device.resized();
         tracing::info!(disk = self.spec.id, bytes = geometry.size, "resized");
         let channel = lock(&self.front_end).channel.clone();
@@ -134,6 +143,33 @@ impl ServedDisk {
             tracing::debug!(disk = self.spec.id, "front-end not notified of the new size: {error}");
         }
         Ok(())
+    }
+
+    /// Changes the size while no ring is served. Clients of exports connect again.
+    fn resize_drained(
+        self: &Arc<Self>,
+        size: Option<u64>,
+    ) -> Result<disk::Geometry, ServedDiskError> {
+        let deadline = self.deadline();
+        let not_drained = || ServedDiskError::NotDrained { place: self.backend_text() };
+        let mut queues = self.queues.lock_until(deadline).ok_or_else(not_drained)?;
+        if !queues.quiesce(deadline) {
+            return Err(not_drained());
+        }
+        self.hang_up_exports();
+        let disk = Arc::clone(&self.disk);
+        match run_with_deadline(deadline, move || disk.resize(size)) {
+            Ok(resized) => {
+                self.device.resized();
+                self.serve_again(&mut queues);
+                Ok(resized?)
+            }
+            Err(overdue_work) => {
+                queues.mark_stuck();
+                drop(queues);
+                Err(self.stuck_with(overdue_work, RESIZE, RESIZE_WORK))
+            }
+        }
     }
 
     /// Disconnects the front-end and accepts no other. Does not wait.

@@ -3,6 +3,7 @@
 mod broken_rings;
 mod features;
 mod keeper;
+mod layers;
 mod polling;
 mod requests;
 mod storage_errors;
@@ -121,6 +122,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         resubmitted: stats.resubmitted,
         failed_suspects: stats.failed_suspects,
         small_writes: served_disk.small_writes(),
+        layers: served_disk.layer_counts().map(layers::of),
         storage_errors: stats.storage_errors.map(storage_errors::of),
         broken_rings: broken_rings::of(device),
         broken_rings_total: stats.broken_rings,

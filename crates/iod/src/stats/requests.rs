@@ -76,7 +76,7 @@ fn kind(class: Class) -> RequestKind {
     }
 }
 
-fn seconds(ns: u64) -> f64 {
+pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use image::qcow2::{Backing, CreateOptions, create_file};
 use serde_json::{Value, json};
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::config::BlkConfig;
@@ -73,4 +74,9 @@ fn a_disk_grows_under_load_and_its_guest_is_told_each_time() {
     grows(&io, "direct", file("a.raw"), "none");
     grows(&io, "cached", file("b.raw"), "writeback");
     grows(&io, "memory", json!({"memory": BYTES}), "none");
+    let (top, base) = (io.folder.path().join("c.qcow2"), image(&io.folder, "c.raw", 2 * BYTES));
+    let reference = Backing { file: base.clone().into(), format: Some("raw".into()) };
+    let options = CreateOptions { backing: Some(reference), ..CreateOptions::new(BYTES) };
+    create_file(&top, &options).unwrap();
+    grows(&io, "image", json!({"qcow2": {"file": top, "backing": {"file": base}}}), "none");
 }

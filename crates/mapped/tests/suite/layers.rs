@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use disk::conformance::{self, Client};
-use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
+use disk::{Disk, FileDisk, FileOptions, LayerCounts, OnFull, SmallBlocks};
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
 use mapped::{JOURNAL, MappedDisk, Qcow2Options};
@@ -224,6 +224,97 @@ fn a_scan_for_extents_takes_no_pages_of_the_map() {
     assert_eq!(layer.pages.used(), 1, "the page of the write");
 }
 
+#[test]
+fn the_work_of_a_layer_is_counted() {
+    let dir = dir();
+    let layer = Layer::create(dir.path(), 16, false).over_base(dir.path());
+    let disk = layer.open();
+    let counts = || disk.layer_counts().unwrap();
+    assert_eq!(counts(), LayerCounts { layers: 1, ..LayerCounts::default() });
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    client.write(4096, vec![1; 4096]);
+    let first = counts();
+    assert_eq!((first.fills, first.read_modify_writes, first.allocations), (1, 1, 1));
+    assert_eq!((first.questions, first.answers), (1, 1));
+    assert!(first.wait_ns > 0);
+    assert_eq!((first.pages, first.rounds, first.limbo_bytes), (1, 0, 0));
+    // A known place asks nothing.
+    client.write(4096, vec![2; 4096]);
+    assert_eq!(counts(), first);
+    client.write(64 << 10, vec![3; 64 << 10]);
+    assert_eq!((counts().fills, counts().read_modify_writes), (2, 1), "a whole cluster");
+    let zeroes = disk::RequestKind::WriteZeroes { unmap: true, durable: false };
+    assert_eq!(client.run(zeroes, 0, 64 << 10, Vec::new()).0, Ok(()));
+    assert_eq!((counts().limbo_bytes, counts().held_bytes), (64 << 10, 0), "not durable");
+    let waited = counts().wait_ns;
+    assert_eq!(client.run(disk::RequestKind::Flush, 0, 0, Vec::new()).0, Ok(()));
+    assert_eq!((counts().limbo_bytes, counts().rounds), (0, 1));
+    assert_eq!(counts().wait_ns, waited, "a flush waits for the storage");
+    drop(client);
+    disk.deactivate().unwrap();
+    disk.activate().unwrap();
+    assert_eq!(counts().allocations, 2, "counts go on");
+    disk.deactivate().unwrap();
+}
+
+#[test]
+fn an_image_grows_and_shows_nothing_of_a_longer_base() {
+    for extended_l2 in [false, true] {
+        let dir = dir();
+        let layer = Layer::create(dir.path(), 12 + 4 * u32::from(extended_l2), extended_l2);
+        let layer = layer.over_base(dir.path());
+        std::fs::write(dir.path().join("base.raw"), vec![7; 3 * SIZE as usize / 2]).unwrap();
+        let disk = layer.open();
+        let refused = |size| disk.resize(Some(size)).unwrap_err().to_string();
+        assert!(refused(2 * SIZE).contains("not active"));
+        disk.activate().unwrap();
+        let client = Client::new(&disk);
+        client.write(4096, vec![1; 4096]);
+        drop(client);
+        assert!(refused(SIZE / 2).contains("cannot shrink"));
+        assert!(refused(SIZE + 7).contains("not a multiple"));
+        assert_eq!(disk.resize(None).unwrap().size, SIZE);
+        assert_eq!(disk.resize(Some(2 * SIZE)).unwrap().size, 2 * SIZE);
+        let client = Client::new(&disk);
+        let read = client.read(0, 2 * SIZE);
+        let part = |start: u64, end: u64| &read[start as usize..end as usize];
+        assert!(part(4096, 8192).iter().all(|byte| *byte == 1));
+        assert!(part(8192, SIZE).iter().all(|byte| *byte == 7));
+        assert!(part(SIZE, 2 * SIZE).iter().all(|byte| *byte == 0));
+        client.write(2 * SIZE - 4096, vec![2; 4096]);
+        drop(client);
+        disk.deactivate().unwrap();
+        layer.check();
+        let again = layer.open();
+        assert_eq!(again.geometry().size, 2 * SIZE);
+        again.activate().unwrap();
+        assert_eq!(Client::new(&again).read(2 * SIZE - 4096, 4096), [2; 4096]);
+    }
+}
+
+#[test]
+fn known_blocks_ask_nothing_and_sequential_writes_little() {
+    let dir = dir();
+    let layer = Layer::create(dir.path(), 16, true);
+    let disk = layer.open();
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    let questions = || disk.layer_counts().unwrap().questions;
+    for at in 0..SIZE >> 16 {
+        client.write(at << 16, vec![1; 64 << 10]);
+    }
+    assert!(questions() < 20, "{} questions for 128 clusters", questions());
+    client.write(SIZE / 2, vec![2; 4096]);
+    let before = questions();
+    client.write(SIZE / 2 + 8192, vec![3; 4096]);
+    assert_eq!(client.read(SIZE / 2, 4096), [2; 4096]);
+    assert_eq!(client.read(SIZE / 2 + 8192, 4096), [3; 4096]);
+    assert_eq!(questions(), before);
+    drop(client);
+    disk.deactivate().unwrap();
+    layer.check();
+}
 /// Returns a layer whose map has 32 pages of 256 KiB, with these pages in memory at most.
 fn layer_of_many_pages(dir: &Path, pages: &Arc<PagePool>) -> Layer {
     Layer { pages: Arc::clone(pages), ..Layer::create(dir, 9, false) }

@@ -6,9 +6,9 @@ use crate::caps::{MAX_BYTES_PER_SECOND, MAX_IOPS};
 use crate::report::{DiskStats, Stage};
 
 /// Share of the requests' time from which a stage counts as the cause.
-const SHARE_NAMED: f64 = 0.3;
+pub(super) const SHARE_NAMED: f64 = 0.3;
 /// Waits below this many seconds are never a cause, whatever their share.
-const WAIT_MIN_SECONDS: f64 = 100e-6;
+pub(super) const WAIT_MIN_SECONDS: f64 = 100e-6;
 /// Share of a thread's time from which a disk delays others, for turns of any length.
 const BUSY_SHARE: f64 = 0.5;
 /// Share of a thread's time from which a disk with long turns delays others.
@@ -106,7 +106,8 @@ pub(super) fn idle(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     })
 }
 
-fn rate(facts: &DiskFacts<'_>, count: f64) -> f64 {
+/// Returns a number of events as a rate a second.
+pub(super) fn rate(facts: &DiskFacts<'_>, count: f64) -> f64 {
     if facts.seconds > 0.0 { count / facts.seconds } else { 0.0 }
 }
 

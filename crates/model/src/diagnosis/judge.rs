@@ -1,18 +1,21 @@
 //! Diagnosis of a disk: the order of its causes.
 
-use super::{DiskFacts, DiskVerdict, flow, history, polling, restart, state, storage_errors, wait};
+use super::{
+    DiskFacts, DiskVerdict, flow, history, layers, polling, restart, state, storage_errors, wait,
+};
 
 /// Test for one cause, or for causes that exclude each other. Returns the verdict if it holds.
 type Rule = fn(&DiskFacts<'_>) -> Option<DiskVerdict>;
 
 /// All rules in order. The first that holds is the verdict, so a cause that holds now comes before
 /// an event of the past, and a certain cause before one that is judged by its share of the time.
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 24] = [
     // Nothing is served. The storage comes first, because no command helps while it hangs or is
     // full.
     state::fenced,
     state::stuck,
     state::refused,
+    layers::limbo,
     state::full,
     state::paused,
     state::inactive,
@@ -28,6 +31,7 @@ const RULES: [Rule; 22] = [
     flow::neighbour,
     flow::no_cpu,
     flow::processor,
+    layers::metadata,
     flow::storage_slow,
     flow::small_writes,
     flow::deep_queue,

@@ -20,6 +20,7 @@ mod facts;
 mod flow;
 mod history;
 mod judge;
+mod layers;
 mod nic;
 mod polling;
 mod restart;
@@ -57,10 +58,14 @@ pub enum Cause {
     DeepQueue,
     /// Requests are smaller than the blocks of the storage, so whole blocks are read and rewritten.
     SmallWrites,
+    /// Requests wait for the metadata of an image: where their blocks are, or a place for new ones.
+    Metadata,
     /// The disk's cap holds requests back.
     Cap,
     /// The storage is full.
     Full,
+    /// Requests wait for space that the guest has freed, and that a request in flight keeps.
+    Limbo,
     /// A stop has passed its deadline while the storage hangs.
     Stuck,
     /// The disk waits until the kernel has finished the requests of a dead process.

@@ -1,5 +1,6 @@
 //! Tests with a row for every cause.
 
+mod layers;
 mod polling;
 mod rules;
 

@@ -29,13 +29,17 @@ pub(super) fn hangs(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     Some(verdict.since(oldest.in_stage_seconds))
 }
 
+/// Describes a request in a sentence.
+pub(super) fn named(request: &OldestRequest) -> String {
+    let kind = request.kind.map_or("request", |kind| kind.name());
+    match request.bytes {
+        0 => kind.into(),
+        count => format!("{kind} of {} at byte {}", bytes(count), request.offset),
+    }
+}
+
 fn storage_hangs(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> DiskVerdict {
     let disk = facts.disk;
-    let what = oldest.kind.map_or("request", |kind| kind.name());
-    let range = match oldest.bytes {
-        0 => String::new(),
-        count => format!(" of {} at byte {}", bytes(count), oldest.offset),
-    };
     let others = match disk.in_flight.saturating_sub(1) {
         0 => String::new(),
         count => format!(", and {count} more with it"),
@@ -44,9 +48,14 @@ fn storage_hangs(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> DiskVerdict {
         0.0 => String::new(),
         usual => format!("; the median is {}", duration(usual)),
     };
+    let limbo = match disk.layers.map_or(0, |layers| layers.held_bytes) {
+        0 => String::new(),
+        held => format!("; {} of freed space wait for its end", bytes(held)),
+    };
     let sentence = format!(
-        "{} waits for its storage: a {what}{range} has been with it for {}{others}{usual}.",
+        "{} waits for its storage: a {} has been with it for {}{others}{usual}{limbo}.",
         disk.id,
+        named(oldest),
         duration(oldest.in_stage_seconds),
     );
     DiskVerdict::new(Cause::StorageHangs, sentence)

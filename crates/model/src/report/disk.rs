@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BrokenRing, Latency, OldestRequest, OpCounts, PollStats, QueueStats, SlowRequest, StageTimes,
+    BrokenRing, Latency, LayerStats, OldestRequest, OpCounts, PollStats, QueueStats, SlowRequest,
+    StageTimes,
 };
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
@@ -171,6 +172,9 @@ pub struct DiskStats {
     /// storage needs.
     #[serde(default)]
     pub small_writes: u64,
+    /// Layers that are images with a map, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerStats>,
     /// Requests that failed because of the storage, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_errors: Option<StorageErrors>,
@@ -271,6 +275,7 @@ impl DiskStats {
             resubmitted: 0,
             failed_suspects: 0,
             small_writes: 0,
+            layers: None,
             storage_errors: None,
             broken_rings: Vec::new(),
             broken_rings_total: 0,

@@ -12,6 +12,8 @@ mod repair;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::image::Image;
 use crate::{ImageError, ImageFile};
 use counts::Counts;
@@ -108,6 +110,25 @@ impl<F: ImageFile> Image<F> {
     /// The file fails, or the caller has requested an end. Damage is part of the report.
     pub async fn check(&mut self) -> Result<CheckReport, ImageError> {
         self.run_check(MAX_PAGES, OnLeak::Report).await
+    }
+
+    /// Returns how often the tables refer to each of these clusters of the file.
+    ///
+    /// # Errors
+    /// The file fails. Damaged tables refer to nothing.
+    pub async fn count_uses(
+        &mut self,
+        clusters: &BTreeSet<u64>,
+    ) -> Result<BTreeMap<u64, u16>, ImageError> {
+        let layout = Layout::read(self, &mut CheckReport::default()).await?;
+        let (mut counts, mut uses) = (Counts::new(0, MAX_PAGES), BTreeMap::new());
+        loop {
+            self.count_references(&layout, &mut counts, None).await?;
+            let covered: Vec<_> = clusters.iter().filter(|one| counts.covers(**one)).collect();
+            uses.extend(covered.into_iter().map(|cluster| (*cluster, counts.take(*cluster))));
+            let Some(first) = counts.next_pass() else { return Ok(uses) };
+            counts = Counts::new(first, MAX_PAGES);
+        }
     }
 
     async fn run_check(
