@@ -227,6 +227,7 @@ fn planted_bugs_are_found_in_qcow2() {
     let runs = |bug| match bug {
         Bug::BusyGranted => (PLAIN, 1, 1_000_000),
         Bug::JournalNotFolded => (SNAPSHOT, 10, 1_000_000),
+        Bug::EpochIgnored => (EXTENDED, 20, 1_000_000),
         Bug::BlocksNotSynced => (NEW_BLOCK, 1000, 2500),
         Bug::ReplacedFreedEarly => (EXTENDED, 200, 2500),
         _ => (EXTENDED, 1, 1_000_000),
