@@ -126,6 +126,9 @@ fn no_rule_is_broken_by_qcow2() {
         usual(PLAIN),
         Mix { eio: true, ..usual(EXTENDED) },
         Mix { eio: true, ..usual(PLAIN) },
+        Mix { full: true, ..usual(EXTENDED) },
+        Mix { full: true, ..usual(SNAPSHOT) },
+        Mix { full: true, ..usual(PLAIN) },
         Mix { crash_every: 60, ..usual(SNAPSHOT) },
         // The storage is full most of the time.
         usual(Qcow2Options { room: 5, ..EXTENDED }),
