@@ -24,6 +24,7 @@ mod images;
 mod io_nics;
 mod keeper;
 mod logs;
+mod mapped_faults;
 mod memory_holes;
 mod metrics;
 mod nbd_clients;
