@@ -11,6 +11,7 @@ use image::channel::MapChannel;
 use image::format::Format;
 use image::journal::{Cells, Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
+use image::qcow2::Backing;
 use image::shared::Shared;
 use reactor::Context;
 
@@ -60,6 +61,8 @@ pub struct MappedDisk {
     size: AtomicU64,
     counters: Arc<Counters>,
     service: Mutex<Option<Arc<dyn Service>>>,
+    /// Reference of the image to the one below.
+    pub(crate) reference: Option<Backing>,
 }
 
 impl fmt::Debug for MappedDisk {
@@ -90,12 +93,17 @@ impl MappedDisk {
         let grow = move |size| to_grow.grow(size);
         let (size, service) = (AtomicU64::new(options.geometry.size), Mutex::default());
         let (start, grow) = (Box::new(start), Box::new(grow));
-        Self { file, below, options, start, grow, size, counters, service }
+        Self { file, below, options, start, grow, size, counters, service, reference: None }
     }
 
     /// Returns the file of the image.
     pub fn file(&self) -> &Arc<FileDisk> {
         &self.file
+    }
+
+    /// Returns the reference of the image to the one below, which is never followed.
+    pub fn reference(&self) -> Option<&Backing> {
+        self.reference.as_ref()
     }
 
     /// Returns the disk below, if there is one.
