@@ -1,4 +1,4 @@
-//! Disk image formats: qcow2 metadata, compressed clusters, check and create.
+//! Disk images: block maps with journal and owner, and formats. No I/O of their own.
 //!
 //! # Words
 //! - [`ImageFile`]: the bytes of an image, read and written at offsets. [`PlainFile`] is a file or
@@ -7,6 +7,14 @@
 //! - **Subcluster**: a 32nd of a cluster in images with extended L2 entries.
 //! - **Slice**: 4 KiB of a table. Tables are read, cached and written in slices.
 //! - **Backing**: the image below, which has the bytes that this image does not have.
+//! - **Granule**: what one [word](map::Word) of the [map](map::Map) locates: one cluster. Its
+//!   **blocks** are the bits of the word's mask.
+//! - **Channel**: one reactor's side of a map ([`channel::MapChannel`]). It reads words without a
+//!   lock, and commits what it wrote.
+//! - **Owner**: the one writer of references ([`owner::Owner`]). Channels ask it.
+//! - **Journal**: references that are committed and not durable, in memory that outlives the process
+//!   ([`journal::Journal`]).
+//! - **Round**: makes what is committed durable ([`owner::Round`]).
 //!
 //! # Model
 //! Format code consists of `async fn` over [`ImageFile`], and never blocks by itself. In production
@@ -24,11 +32,37 @@
 //! **Tables are never loaded whole.** L1, L2 and refcount tables share one cache of slices with a
 //! budget, so an image of 64 TiB needs no more memory than a small one.
 //!
+//! **References follow data.** Channels write data, and one owner writes references in rounds
+//! ([`owner`], [`format::Format`]): refcounts and new tables, then references, then frees, with a sync
+//! between each. So a power cut leaks clusters at worst. What is acknowledged and not yet referenced is
+//! in the [`journal`], which outlives the process.
+//!
+//! **One word says everything about a granule.** So a reader needs one load, and a writer one
+//! compare-exchange. An answer of the owner says only "look again", never a place.
+//!
+//! **Epochs say when nothing uses an old word.** A channel shows the epoch of its oldest request that
+//! the kernel has. Space that was taken out of the map waits until every channel shows a later one.
+//! `map::order` has the steps whose memory order matters, and `loom` walks through them.
+//!
+//! **A commit survives the process, a flush survives the host.** The channel records what it wrote,
+//! then changes the word, counts the commit, and only then acknowledges. A round writes a snapshot of
+//! the committed references, and no newer ones: their data may not be durable.
+//!
+//! **Freed space waits for three things**: the cleared reference is durable, its epoch has passed, it
+//! is punched. A successor syncs first, because references that a dead process cleared may not be
+//! durable.
+//!
 //! # Errors
 //! [`ImageError`] names the cause, and the next step if there is one. It does not know the path.
 //!
 //! # How to test
-//! `qemu-img` and `qemu-io` are the oracle (`tests/suite`): content, map and check must agree.
+//! `simulation` runs map, journal, owner and formats on a simulated file with a volatile cache: kills,
+//! power cuts, full and failing storage, requests that take long. It finds each of the fifteen bugs
+//! that `planted` plants.
+//!
+//! `qemu-img` and `qemu-io` are the oracle (`tests/suite`): content, map and check must agree. The
+//! simulation (`src/simulation`) kills the process and cuts the power between any two calls of the
+//! file; `RINGWAY_SOAK=1` makes it run longer. It must find every planted bug.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::counters::{Counters, ns_since};
 use crate::mailbox::Mailbox;
-use crate::piece::{Action, Parent, Phase, Piece, Slab};
+use crate::piece::{Action, Few, Parent, Phase, Piece, Slab};
 use crate::service::Service;
 
 /// Interval for retrying writes that the storage had no room for.
@@ -133,7 +133,7 @@ impl MappedChannel {
         (offset, len): (u64, u64),
         buffers: Buffers,
     ) -> usize {
-        let (holds, added) = (Vec::new(), Vec::new());
+        let (holds, added) = (Few::default(), Few::default());
         let phase = Phase::Planned;
         let (file_offset, waits_for_map) = (0, false);
         let piece = Piece {

@@ -1,5 +1,6 @@
 //! Answers of an owner to one channel, or to a thread that may wait.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use image::shared::{Answer, AnswerKind};
@@ -13,13 +14,13 @@ pub(crate) struct Mailbox {
     inbox: Mutex<Inbox>,
     /// Notified when an answer is there, or when none will come.
     bell: Condvar,
+    /// Whether the channel's poller will run without another wake-up. If not, there is no answer.
+    is_notified: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
     answers: Vec<Answer>,
-    /// Whether the channel's poller will run without another wake-up.
-    is_notified: bool,
     /// True once the channel is gone.
     is_closed: bool,
 }
@@ -59,7 +60,7 @@ impl Mailbox {
 
     /// Makes the channel's poller run. A reactor that has ended needs no wake-up.
     pub(crate) fn wake(&self) {
-        if std::mem::replace(&mut self.lock().is_notified, true) {
+        if self.is_notified.swap(true, Ordering::AcqRel) {
             return;
         }
         if let Some((reactor, poller)) = &self.poller {
@@ -68,11 +69,15 @@ impl Mailbox {
         }
     }
 
-    /// Moves the answers into `out`, which is empty.
+    /// Moves the answers into `out`, which is empty. Takes no lock if there are none.
     pub(crate) fn take(&self, out: &mut Vec<Answer>) {
+        if !self.is_notified.load(Ordering::Acquire) {
+            return;
+        }
         let mut inbox = self.lock();
         std::mem::swap(&mut inbox.answers, out);
-        inbox.is_notified = false;
+        // Under the lock: an answer that comes later finds it false, and wakes the poller.
+        self.is_notified.store(false, Ordering::Release);
     }
 
     /// Refuses later answers. Returns those that the channel has not taken.

@@ -54,9 +54,9 @@ pub(crate) struct Piece {
     /// True while the owner has a question of it about the map.
     pub(crate) waits_for_map: bool,
     /// Epochs of the I/O in flight.
-    pub(crate) holds: Vec<Hold>,
+    pub(crate) holds: Few<Hold>,
     /// Blocks to commit after a write.
-    pub(crate) added: Vec<AddedBlocks>,
+    pub(crate) added: Few<AddedBlocks>,
     /// First byte in the file of a write in flight.
     pub(crate) file_offset: u64,
 }
@@ -115,6 +115,51 @@ pub(crate) struct FillRead {
     /// First byte in the granule.
     pub(crate) at: u64,
     pub(crate) len: u64,
+}
+
+/// List that usually has one value, and takes no memory for it.
+#[derive(Debug)]
+pub(crate) struct Few<T> {
+    first: Option<T>,
+    rest: Vec<T>,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self { first: None, rest: Vec::new() }
+    }
+}
+
+impl<T> Few<T> {
+    pub(crate) fn push(&mut self, value: T) {
+        match &self.first {
+            None => self.first = Some(value),
+            Some(_) => self.rest.push(value),
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.rest.pop().or_else(|| self.first.take())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+impl<T> Extend<T> for Few<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
+        values.into_iter().for_each(|value| self.push(value));
+    }
+}
+
+impl<T> IntoIterator for Few<T> {
+    type Item = T;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.rest)
+    }
 }
 
 /// Values by number. Numbers of removed values are used again.

@@ -9,7 +9,7 @@ use reactor::Context;
 use rustix::io::Errno;
 
 use crate::channel::{MappedChannel, Target};
-use crate::piece::Phase;
+use crate::piece::{Few, Phase};
 
 /// Where the first bytes of a piece are.
 enum Run {
@@ -30,7 +30,7 @@ pub(crate) fn byte_of(layout: &Layout, word: Word, skip: u64) -> u64 {
 impl MappedChannel {
     /// Submits a read, and cuts off what lies elsewhere.
     pub(crate) fn plan_read(&mut self, context: &mut Context<'_>, index: usize) {
-        let mut holds = Vec::new();
+        let mut holds = Few::default();
         let Some(piece) = self.pieces.get(index) else { return };
         let (offset, len) = (piece.offset, piece.len);
         std::mem::swap(&mut holds, &mut piece.holds);
@@ -120,7 +120,7 @@ impl MappedChannel {
 
     /// Returns where the first bytes are, and how many lie there together. Joins the epochs of all
     /// places in it.
-    fn run(&mut self, offset: u64, len: u64, holds: &mut Vec<Hold>) -> (Run, u64) {
+    fn run(&mut self, offset: u64, len: u64, holds: &mut Few<Hold>) -> (Run, u64) {
         let layout = *self.map.shared().map.layout();
         let mut total = 0;
         let mut first = None;

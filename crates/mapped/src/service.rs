@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +18,6 @@ use crate::mailbox::{Mailbox, unclaimed};
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval for trying again what waits for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
-/// Number that stands for callers that are no channels.
-const CALLER: u32 = u32::MAX;
 /// Questions between two checks for a round.
 const BATCH: usize = 64;
 
@@ -73,9 +70,6 @@ pub(crate) struct OwnerService<F: Format> {
     waiting: AtomicU64,
     counters: Arc<Counters>,
     rings: u32,
-    /// Callers that wait for a flush.
-    syncs: Mutex<BTreeMap<u32, SyncSender<AnswerKind>>>,
-    sync_number: AtomicU32,
 }
 
 /// Mailboxes by the number of their channel. A number is not used again: late answers to a channel
@@ -168,8 +162,6 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             waiting: AtomicU64::new(0),
             counters,
             rings,
-            syncs: Mutex::default(),
-            sync_number: AtomicU32::new(0),
         }))
     }
 
@@ -253,12 +245,6 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut notified = Vec::new();
         for answer in answers {
             let channel = answer.channel;
-            if channel == CALLER {
-                let caller = lock(&self.syncs).remove(&answer.tag);
-                // A caller that has given up needs no answer.
-                let _ = caller.map(|caller| caller.send(answer.kind));
-                continue;
-            }
             let delivered = match mailboxes.get(channel) {
                 Some(mailbox) => mailbox.deliver(answer),
                 None => Err(answer),
@@ -340,16 +326,17 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
     }
 
     fn sync(self: Arc<Self>) -> Result<(), ImageError> {
-        let (sender, receiver) = sync_channel(1);
-        let tag = self.sync_number.fetch_add(1, Ordering::Relaxed);
-        lock(&self.syncs).insert(tag, sender);
-        self.shared.ask(Question { channel: CALLER, tag, kind: QuestionKind::Flush });
-        self.notify();
-        let gone = || std::io::Error::other("the owner of the image has ended");
-        match receiver.recv() {
-            Ok(AnswerKind::Done(Ok(()))) => Ok(()),
-            Ok(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
-            _ => Err(ImageError::io("flush", 0)(gone())),
+        let gone = || ImageError::io("flush", 0)(std::io::Error::other("the owner has ended"));
+        let mailbox = Arc::new(Mailbox::default());
+        let channel = self.open_asker(Arc::clone(&mailbox)).ok_or_else(gone)?;
+        self.shared.ask(Question { channel, tag: 0, kind: QuestionKind::Flush });
+        Arc::clone(&self).notify();
+        let answer = mailbox.wait().map(|answer| answer.kind);
+        self.close_channel(channel);
+        match answer {
+            Some(AnswerKind::Done(Ok(()))) => Ok(()),
+            Some(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
+            _ => Err(gone()),
         }
     }
 

@@ -9,7 +9,7 @@ use reactor::Context;
 use std::sync::Arc;
 
 use crate::channel::{MappedChannel, Target};
-use crate::piece::{Action, Phase};
+use crate::piece::{Action, Few, Phase};
 
 /// Most bytes of zeroes that a request writes as data: less than a granule at both ends.
 const ZEROES: usize = 2 << 20;
@@ -18,8 +18,8 @@ const ZEROES: usize = 2 << 20;
 struct WriteRun {
     at: u64,
     len: u64,
-    holds: Vec<Hold>,
-    added: Vec<AddedBlocks>,
+    holds: Few<Hold>,
+    added: Few<AddedBlocks>,
 }
 
 impl MappedChannel {
@@ -57,7 +57,7 @@ impl MappedChannel {
     fn write_run(&mut self, offset: u64, len: u64) -> Result<WriteRun, (QuestionKind, u64)> {
         let layout = *self.map.shared().map.layout();
         let granule_bytes = 1_u64 << layout.granule_bits;
-        let mut run = WriteRun { at: 0, len: 0, holds: Vec::new(), added: Vec::new() };
+        let mut run = WriteRun { at: 0, len: 0, holds: Few::default(), added: Few::default() };
         while run.len < len {
             let at = offset + run.len;
             let skip = at % granule_bytes;

@@ -54,9 +54,9 @@ pub(crate) struct Io {
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = USUAL_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.caps, disk.poll, disk.wait_full, disk.export, disk.unexport, poll.defaults,
-    /// nic.attach, nic.detach, nic.poll, nic.limits, network.uplink, image.info, image.check,
-    /// image.map, image.create, stats, metrics, upgrade, shutdown
+    /// disk.resize, disk.replace, disk.snapshot, disk.caps, disk.poll, disk.wait_full, disk.export,
+    /// disk.unexport, poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits, network.uplink,
+    /// image.info, image.check, image.map, image.create, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{Obstacle, Owner};
 use crate::format::Format;
-use crate::map::{Base, Kind, Word};
+use crate::map::{Base, Kind, PageId, Place, Word};
 use crate::planted::{Bug, is_planted};
 use crate::shared::{AnswerKind, Grant, Question, QuestionKind};
 
@@ -102,19 +102,12 @@ impl<F: Format> Owner<F> {
             lower if lower.is_data() => Word::BELOW,
             other => other,
         };
-        if !self.journal.has_room(1) {
-            return Err(Obstacle::Full);
-        }
-        self.format.reserve(granule).await?;
-        let place = self.format.allocate().await?;
-        self.counts.allocations += 1;
+        let place = self.allocate(granule).await?;
         let base = if prior == Word::ZERO { Base::Zero } else { Base::Below };
         let empty = Word::data(place, 0, base);
-        let has_simple_base = matches!(prior.kind(), Kind::Below | Kind::Zero);
-        if self.format.has_blocks() && has_simple_base {
-            self.journal.put(granule, empty, 0)?;
-            self.shared.map.swap(page, granule, empty);
-            self.shared.count_commit();
+        if self.gets_empty_place(prior) {
+            self.place_empty(granule, page, empty)?;
+            self.run_ahead(granule).await;
             return Ok(AnswerKind::Look);
         }
         let zero_number = match self.journal.entry(granule) {
@@ -125,6 +118,50 @@ impl<F: Format> Owner<F> {
         let (entry, _) = self.journal.put(granule, Word::busy(empty), zero_number)?;
         self.shared.map.swap(page, granule, Word::busy(prior));
         Ok(AnswerKind::Granted(Grant { granule, page, prior, place, base, entry }))
+    }
+
+    /// Allocates a cluster for a granule.
+    async fn allocate(&mut self, granule: u64) -> Result<Place, Obstacle> {
+        if !self.journal.has_room(1) {
+            return Err(Obstacle::Full);
+        }
+        self.format.reserve(granule).await?;
+        let place = self.format.allocate().await?;
+        self.counts.allocations += 1;
+        Ok(place)
+    }
+
+    /// Returns whether a granule with this word needs no grant: any channel may store blocks at an
+    /// empty place.
+    fn gets_empty_place(&self, prior: Word) -> bool {
+        self.format.has_blocks() && matches!(prior.kind(), Kind::Below | Kind::Zero)
+    }
+
+    fn place_empty(&mut self, granule: u64, page: PageId, empty: Word) -> Result<(), Obstacle> {
+        self.journal.put(granule, empty, 0)?;
+        self.shared.map.swap(page, granule, empty);
+        self.shared.count_commit();
+        Ok(())
+    }
+
+    /// Gives the next granules of a sequential writer places, too. An obstacle ends it: the writer
+    /// asks when it comes there.
+    async fn run_ahead(&mut self, granule: u64) {
+        let end = granule.saturating_add(self.streams.count(granule));
+        for next in granule + 1..end.min(self.shared.map.layout().granules) {
+            if self.load_page(next).await.is_err() {
+                return;
+            }
+            let found = self.shared.map.load(next);
+            let Some(page) = found.page.filter(|_| self.gets_empty_place(found.word)) else {
+                return;
+            };
+            let Ok(place) = self.allocate(next).await else { return };
+            let base = if found.word == Word::ZERO { Base::Zero } else { Base::Below };
+            if self.place_empty(next, page, Word::data(place, 0, base)).is_err() {
+                return;
+            }
+        }
     }
 
     /// Takes a grant back whose write failed. A late write may still land in its cluster.

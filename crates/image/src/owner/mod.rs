@@ -6,6 +6,7 @@
 mod answer;
 mod reclaim;
 mod round;
+mod streams;
 mod take_over;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::shared::{Answer, AnswerKind, Question, Shared};
 
 use reclaim::Freed;
 pub use round::Round;
+use streams::Streams;
 
 /// Owner of a map and its image.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub struct Owner<F> {
     no_room: Vec<Question>,
     /// Flushes for the next round.
     flushes: Vec<Question>,
+    streams: Streams,
     is_in_round: bool,
     /// Answers that the channels have not fetched.
     answers: Vec<Answer>,

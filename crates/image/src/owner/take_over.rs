@@ -35,6 +35,7 @@ impl<F: Format> Owner<F> {
             busy: Vec::new(),
             no_room: Vec::new(),
             flushes: Vec::new(),
+            streams: Default::default(),
             is_in_round: false,
             answers: Vec::new(),
             counts: OwnerCounts::default(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::format::{SimFormat, SimImage};
@@ -12,8 +13,9 @@ use crate::qcow2::{Access, Image, Mapping, Qcow2Format};
 use crate::{ImageError, run_now};
 
 const SECTOR: usize = 512;
-/// A power cut of so many is followed by `qemu-img check`.
+/// One of so many checks is followed by `qemu-img check`.
 const CHECK_EVERY: u64 = 50;
+static CHECKS: AtomicU64 = AtomicU64::new(0);
 
 /// Kind of a qcow2 image.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +67,7 @@ impl SimFormat for Opened {
         let disk = run_now(Image::open(image.file.direct(), Access::Write));
         let mut disk = disk.map_err(|error| error.to_string())?;
         let mut report = run_now(disk.check()).map_err(|error| error.to_string())?;
-        if cut.is_multiple_of(CHECK_EVERY) {
+        if CHECKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_EVERY) {
             check_with_qemu(&image.file)?;
         }
         if report.errors == 0 && report.leaks > 0 && cut.is_multiple_of(2) {

@@ -48,6 +48,8 @@ fn run<F: SimFormat>(mixes: &[Mix<F::Options>], seeds: u64, steps: u64) {
         }
         println!("{mix:?}\n  {sum:?}");
         assert!(sum.acknowledged > 1000 && sum.kills > 100 && sum.cuts > 100, "{sum:?}");
+        // No round runs out of space, because all that it needs is reserved.
+        assert!(mix.eio || sum.failed == 0, "{sum:?}");
         assert!(sum.reclaimed > 0 && sum.evictions > 0 && sum.rounds > 0, "{sum:?}");
     }
 }
@@ -125,6 +127,9 @@ fn no_rule_is_broken_by_qcow2() {
         Mix { eio: true, ..usual(EXTENDED) },
         Mix { eio: true, ..usual(PLAIN) },
         Mix { crash_every: 60, ..usual(SNAPSHOT) },
+        // The storage is full most of the time.
+        usual(Qcow2Options { room: 5, ..EXTENDED }),
+        usual(Qcow2Options { room: 5, ..SMALL }),
     ];
     run::<Qcow2Format<SimFile>>(&mixes, SEEDS, steps() / 10);
 }

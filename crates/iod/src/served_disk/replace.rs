@@ -70,7 +70,7 @@ impl ServedDisk {
         spec.validate()?;
         let sources = tree.sources_of_next();
         let sources = sources.map_err(|source| ServedDiskError::Os { action: "open", source })?;
-        let opened = Self::open_disk(&spec, sources, Some(known.size))?;
+        let opened = Self::open_disk(&spec, sources, None)?;
         let found = opened.disk.geometry();
         let told = |one: Geometry| (one.size, one.block_size, one.read_only);
         if told(found) != told(known) {

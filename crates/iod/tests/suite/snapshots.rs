@@ -42,7 +42,7 @@ fn content(io: &Io, path: &Path) -> Vec<u8> {
     std::fs::read(raw).unwrap()
 }
 
-fn backend(caller: &mut Caller) -> Value {
+fn backend_of(caller: &mut Caller) -> Value {
     serde_json::to_value(&caller.stats().disks.remove(0).backend).unwrap()
 }
 
@@ -88,7 +88,7 @@ fn a_guest_goes_on_through_snapshots_a_kill_and_an_upgrade() {
     flush(&mut guest);
     drop(guest);
     let mut caller = io.caller();
-    let mut tree = &backend(&mut caller);
+    let mut tree = &backend_of(&mut caller);
     for number in (1..=5).rev() {
         assert_eq!(tree["qcow2"]["file"], json!(path(number)));
         tree = &tree["qcow2"]["backing"];
@@ -99,5 +99,85 @@ fn a_guest_goes_on_through_snapshots_a_kill_and_an_upgrade() {
     let written: Vec<_> = (0..whole.len() / 512).filter(|at| whole[at * 512] != 0).collect();
     assert_eq!(written, [1, 2, 3, 4, 5, 6, 7, 100]);
     assert_eq!(content(&io, &path(2))[100 * 512], 3, "what the third snapshot froze");
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+#[test]
+fn snapshots_of_several_disks_are_all_made_or_none() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    let mut guests = Vec::new();
+    for id in ["a", "b"] {
+        let path = image(&io.folder, &format!("{id}.raw"), MIB);
+        caller.disk("disk.attach", io.spec(id, json!({"file": path})));
+        guests.push(Guest::start(&io.socket(id), &Setup::default()).unwrap());
+    }
+    let path = |id: &str| io.folder.path().join(format!("{id}.qcow2"));
+    let disks = || ["a", "b"].map(|id| json!({"id": id, "file": path(id)}));
+    let params = json!({"disks": disks()});
+    std::fs::write(path("b"), "mine").unwrap();
+    let before = names(&io.folder);
+    for (params, reason) in [
+        (params.clone(), "b.qcow2: "),
+        (
+            json!({"disks": [{"id": "a", "file": path("a")}, {"id": "c", "file": path("c")}]}),
+            "\"c\"",
+        ),
+        (json!({"disks": [disks()[0], disks()[0]]}), "there twice"),
+        (json!({"disks": []}), "0 disks are not in 1 to 255"),
+    ] {
+        let error = caller.call("disk.snapshot", params).unwrap_err();
+        assert!(error.message.contains(reason), "{error}");
+        assert_eq!(names(&io.folder), before);
+    }
+    for (guest, value) in guests.iter_mut().zip(1..) {
+        write(guest, 3, value);
+    }
+    std::fs::remove_file(path("b")).unwrap();
+    let reply = caller.call("disk.snapshot", params).unwrap();
+    assert_eq!(reply["disks"].as_array().unwrap().len(), 2);
+    for (guest, value) in guests.iter_mut().zip(1..) {
+        assert_eq!(read(guest, 3), value);
+        write(guest, 3, 9);
+    }
+    let mut found = [0; 1];
+    let file = std::fs::File::open(io.folder.path().join("b.raw")).unwrap();
+    file.read_exact_at(&mut found, 3 * 512).unwrap();
+    assert_eq!(found, [2]);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+#[test]
+fn a_backend_is_replaced_by_one_with_the_same_content_only() {
+    let mut io = Io::start();
+    let path = image(&io.folder, "a.raw", MIB);
+    let (plain, other) = (json!({"file": path}), image(&io.folder, "b.raw", 2 * MIB));
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", plain.clone()));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    write(&mut guest, 5, 5);
+    let window = json!({"raw": {"child": plain, "offset": 0, "size": MIB}});
+    let missing = json!({"file": io.folder.path().join("missing")});
+    for (backend, expect, reason) in [
+        (&window, &window, "the backend is"),
+        (&json!({"file": other}), &plain, "2097152 bytes in blocks of 512"),
+        (&missing, &plain, "No such file"),
+        (&json!({"memory": 100}), &plain, "not a multiple"),
+    ] {
+        let params = json!({"id": "d", "backend": backend, "expect": expect});
+        let error = caller.call("disk.replace", params).unwrap_err();
+        assert!(error.message.contains(reason), "{error}");
+        assert_eq!(backend_of(&mut caller), plain);
+        assert_eq!(read(&mut guest, 5), 5);
+    }
+    let params = json!({"id": "d", "backend": window, "expect": plain});
+    caller.call("disk.replace", params).unwrap();
+    assert_eq!(backend_of(&mut caller), window);
+    assert_eq!(read(&mut guest, 5), 5);
+    write(&mut guest, 6, 6);
+    let mut found = [0; 1];
+    let file = std::fs::File::open(&path).unwrap();
+    file.read_exact_at(&mut found, 6 * 512).unwrap();
+    assert_eq!(found, [6]);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }

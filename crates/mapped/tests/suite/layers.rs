@@ -292,3 +292,26 @@ fn an_image_grows_and_shows_nothing_of_a_longer_base() {
         assert_eq!(Client::new(&again).read(2 * SIZE - 4096, 4096), [2; 4096]);
     }
 }
+
+#[test]
+fn known_blocks_ask_nothing_and_sequential_writes_little() {
+    let dir = dir();
+    let layer = Layer::create(dir.path(), 16, true);
+    let disk = layer.open();
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    let questions = || disk.layer_counts().unwrap().questions;
+    for at in 0..SIZE >> 16 {
+        client.write(at << 16, vec![1; 64 << 10]);
+    }
+    assert!(questions() < 20, "{} questions for 128 clusters", questions());
+    client.write(SIZE / 2, vec![2; 4096]);
+    let before = questions();
+    client.write(SIZE / 2 + 8192, vec![3; 4096]);
+    assert_eq!(client.read(SIZE / 2, 4096), [2; 4096]);
+    assert_eq!(client.read(SIZE / 2 + 8192, 4096), [3; 4096]);
+    assert_eq!(questions(), before);
+    drop(client);
+    disk.deactivate().unwrap();
+    layer.check();
+}

@@ -32,6 +32,8 @@ pub enum Target {
         /// Size in bytes.
         size: u64,
     },
+    /// Tree of nodes, as `disk.attach` has it.
+    Tree(serde_json::Value),
 }
 
 impl Target {
@@ -45,6 +47,7 @@ impl Target {
             Self::Window { path, offset, size } => {
                 json!({"raw": {"child": {"file": path}, "offset": offset, "size": size}})
             }
+            Self::Tree(tree) => tree.clone(),
         }
     }
 }
@@ -52,7 +55,7 @@ impl Target {
 /// Options of a `qemu-storage-daemon` with one vhost-user-blk export.
 #[derive(Debug, Clone)]
 pub struct StorageDaemon {
-    /// Storage of the disk; [`Target::Memory`] and [`Target::Window`] are refused.
+    /// Storage of the disk; a memory disk, a window or a tree is refused.
     pub target: Target,
     /// Number of queues.
     pub queues: u16,
@@ -86,8 +89,8 @@ impl StorageDaemon {
                      discard=unmap,read-only={read_only}"
                 ))
             }
-            Target::Memory(_) | Target::Window { .. } => Err(Error::Missing {
-                program: "a memory disk or a window of qemu-storage-daemon".into(),
+            Target::Memory(_) | Target::Window { .. } | Target::Tree(_) => Err(Error::Missing {
+                program: "a memory disk, a window or a tree of qemu-storage-daemon".into(),
                 next: "give it a file".into(),
             }),
         }

@@ -121,7 +121,7 @@ fn start_blk(disk: &RestartingDisk<'_>, more: &[&str]) -> Result<Backend> {
         Target::Null(bytes) => ("--null", bytes.to_string()),
         Target::Memory(bytes) => ("--memory", bytes.to_string()),
         Target::File(path) => ("--blk-file", path.display().to_string()),
-        Target::Window { .. } => ("--backend", disk.target.backend().to_string()),
+        Target::Window { .. } | Target::Tree(_) => ("--backend", disk.target.backend().to_string()),
     };
     let options = [option, &value, "--num-queues", &queues, "--cache", disk.cache];
     let more = [&["--serial", SERIAL], more].concat();

@@ -59,10 +59,10 @@ impl Range {
 }
 
 impl Content {
-    /// Creates the content of a disk of zeroes.
-    pub(super) fn zeroes(sectors: u64) -> Self {
-        let block = Block { stamp: ZERO, discarded: false, users: 0 };
-        Self { blocks: vec![block; (sectors / BLOCK_SECTORS) as usize], stamps: ZERO }
+    /// Creates the content of a disk whose sectors all have this stamp.
+    pub(super) fn new(sectors: u64, stamp: u64) -> Self {
+        let block = Block { stamp, discarded: false, users: 0 };
+        Self { blocks: vec![block; (sectors / BLOCK_SECTORS) as usize], stamps: stamp }
     }
 
     pub(super) fn blocks(&self) -> u64 {
@@ -107,7 +107,7 @@ impl Content {
         }
     }
 
-    /// Compares read data with the expected content.
+    /// Compares data of these blocks with the expected content.
     pub(super) fn compare(&self, range: Range, data: &[u8]) -> Result<()> {
         let mut expected = vec![0; SECTOR];
         for (sector, found) in (range.sector()..).zip(data.chunks(SECTOR)) {
@@ -120,6 +120,13 @@ impl Content {
         }
         Ok(())
     }
+}
+
+/// Returns the first `bytes` bytes of a disk whose sectors all have this stamp.
+#[must_use]
+pub fn stamped(bytes: u64, stamp: u64) -> Vec<u8> {
+    let count = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
+    fill(Range { first: 0, count }, stamp)
 }
 
 /// Returns the bytes of a write.
@@ -163,7 +170,7 @@ mod tests {
 
     #[test]
     fn changes_exclude_others_and_are_found() {
-        let mut content = Content::zeroes(64 * BLOCK_SECTORS);
+        let mut content = Content::new(64 * BLOCK_SECTORS, ZERO);
         let range = Range { first: 3, count: 2 };
         let one = Range { first: 4, count: 1 };
         assert!(content.claim(one, Effect::Read) && content.claim(one, Effect::Read));

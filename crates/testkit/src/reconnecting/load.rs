@@ -15,7 +15,8 @@ pub(super) struct PlannedRequest {
     pub(super) effect: Effect,
 }
 
-/// Draws the next request. Returns a flush if all draws conflict with requests in flight.
+/// Draws the next request. Returns a flush if all draws conflict with requests in flight, or a read
+/// if the shape has no flushes.
 pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) -> PlannedRequest {
     for _ in 0..TRIES {
         let range = draw_range(random, content, shape);
@@ -27,7 +28,8 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
                 let request = Request::write(range.sector(), &fill(range, stamp));
                 PlannedRequest { request, range, effect: Effect::Stamp(stamp) }
             }
-            88..91 => break,
+            88..91 if shape.flushes => break,
+            88..91 => read(range),
             _ if shape.plain => read(range),
             91..96 => {
                 let request = Request::range(kind::DISCARD, range.sector(), sectors(range), 0);
@@ -43,8 +45,21 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
             return planned_request;
         }
     }
+    if !shape.flushes {
+        return draw_read(random, content, shape);
+    }
     let range = Range { first: 0, count: 0 };
     PlannedRequest { request: Request::flush(), range, effect: Effect::Read }
+}
+
+/// Draws a read of one block that no request in flight changes.
+fn draw_read(random: &mut Random, content: &mut Content, shape: &Shape) -> PlannedRequest {
+    loop {
+        let range = draw_range(random, content, &Shape { blocks_max: 1, ..*shape });
+        if content.claim(range, Effect::Read) {
+            return read(range);
+        }
+    }
 }
 
 /// Creates a read of blocks.

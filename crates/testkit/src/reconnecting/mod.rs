@@ -47,7 +47,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use content::BLOCK_BYTES;
+pub use content::{BLOCK_BYTES, stamped};
 pub use random::Random;
 pub use run::End;
 pub use stop::Stopped;
@@ -78,6 +78,10 @@ pub struct Shape {
     pub event_idx: bool,
     /// Send only reads and writes, for a disk that discards in another way.
     pub plain: bool,
+    /// Send flushes. Without them nothing but a close makes writes durable.
+    pub flushes: bool,
+    /// Stamp of all sectors at first ([`stamped`]), 0 for zeroes.
+    pub first_stamp: u64,
     /// Seed of the load.
     pub seed: u64,
 }
@@ -91,6 +95,8 @@ impl Default for Shape {
             blocks_max: 4,
             event_idx: true,
             plain: false,
+            flushes: true,
+            first_stamp: 0,
             seed: 1,
         }
     }
@@ -129,7 +135,7 @@ pub struct ReconnectingGuest {
 }
 
 impl ReconnectingGuest {
-    /// Connects to a backend whose disk reads as zeroes, requests an in-flight region and starts
+    /// Connects to a backend whose disk has the shape's first content, requests an in-flight region and starts
     /// all queues.
     ///
     /// # Errors
@@ -144,7 +150,7 @@ impl ReconnectingGuest {
         let queues = (0..shape.queues).map(|_| GuestQueue::new(&mut memory, &shape));
         let mut guest = Self {
             queues: queues.collect::<Result<_>>()?,
-            content: Content::zeroes(sectors),
+            content: Content::new(sectors, shape.first_stamp),
             random: Random::new(shape.seed),
             shape,
             path: path.to_owned(),

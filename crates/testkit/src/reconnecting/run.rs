@@ -1,11 +1,12 @@
 //! Main loop of the guest: offering, waiting and collecting.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::content::Range;
+use super::content::{BLOCK_BYTES, Range};
 use super::load::{draw, read};
 use super::{LOST_AFTER, ReconnectingGuest};
 use crate::error::{Error, Result};
@@ -86,6 +87,23 @@ impl ReconnectingGuest {
                 queue.publish(&self.memory, event_idx)?;
             }
         }
+    }
+
+    /// Compares a raw image of the disk. No request is in flight.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] if its content is wrong, [`Error::Io`] if it cannot be read.
+    pub fn compare_image(&self, path: &Path) -> Result<()> {
+        let image = std::fs::read(path);
+        let image = image.map_err(|e| Error::io("cannot read an image", e))?;
+        let blocks = image.len() as u64 / BLOCK_BYTES;
+        if blocks != self.content.blocks() {
+            let what = format!("{blocks} blocks, not {}", self.content.blocks());
+            return Err(Error::Reply { request: "the size of an image".into(), what });
+        }
+        (0..)
+            .zip(image.chunks(BLOCK_BYTES as usize))
+            .try_for_each(|(first, block)| self.content.compare(Range { first, count: 1 }, block))
     }
 
     /// Fills every queue and returns at the moment when a request completes, or at `until`. If the

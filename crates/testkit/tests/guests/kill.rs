@@ -2,14 +2,18 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::os::fd::AsFd;
+use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use testkit::is_soak;
-use testkit::process::{PROCESS_DEADLINE, RestartingDisk, RestartingServer, ServerProgram, Target};
+use testkit::process::{
+    PROCESS_DEADLINE, RestartingDisk, RestartingServer, ServerProgram, Target, find_binary,
+};
 use testkit::raw::guest::wait_readable;
-use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
+use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape, stamped};
 
 /// Longest life of a process, in microseconds: long enough for many batches, short enough for many
 /// lives.
@@ -117,6 +121,16 @@ fn one_life(guest: &mut ReconnectingGuest, server: &mut RestartingServer, random
 
 /// Kills the server of a disk under load, as many times as one of ten loads should.
 fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: Shape) {
+    kill_many_times(program, target, cache, shape);
+}
+
+/// As [`kill_under_load`]. Returns the guest after the server has ended.
+fn kill_many_times(
+    program: ServerProgram,
+    target: Target,
+    cache: &str,
+    shape: Shape,
+) -> ReconnectingGuest {
     // One test at a time, because the load of another would change the measurement.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("{program:?}, {target:?}, cache {cache}, {shape:?}");
@@ -130,6 +144,9 @@ fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: S
     }
     guest.finish().unwrap_or_else(|error| panic!("{name}, at the end: {error}"));
     report(&name, &guest);
+    let ended = server.process().terminate().unwrap();
+    assert!(ended.success() || program == ServerProgram::Blk, "{}", server.process().stderr());
+    guest
 }
 
 fn kill_file_under_load(program: ServerProgram, cache: &str, shape: Shape) {
@@ -177,4 +194,135 @@ fn a_worker_is_killed_under_load_and_its_keeper_starts_another() {
 fn a_window_of_an_image_is_killed_under_load() {
     kill_window_under_load(ServerProgram::Io, "none", shape(4, 64, 9));
     kill_window_under_load(ServerProgram::Blk, "writeback", shape(2, 32, 10));
+}
+
+/// Stamp of the sectors of the lowest layer.
+const BASE_STAMP: u64 = 1;
+
+/// Layers of images in a folder, top last.
+struct Layers {
+    folder: tempfile::TempDir,
+    /// Options of `qemu-img create` of each image over the raw base.
+    images: Vec<&'static str>,
+}
+
+impl Layers {
+    /// Creates the images. The base has stamps, and each layer but the top some data of its own.
+    fn create(images: &[&'static str]) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let layers = Self { folder, images: images.to_vec() };
+        let base = stamped(DISK_BYTES, BASE_STAMP);
+        // What a middle layer covers is different below it.
+        let mut hidden = base.clone();
+        let covered = images.len().saturating_sub(1) * COVERED;
+        hidden[..covered].fill(0xee);
+        std::fs::write(layers.path(0), hidden).unwrap();
+        for (at, options) in (1..).zip(images) {
+            let [below, path] = [at - 1, at].map(|at| layers.path(at).display().to_string());
+            let format = if at == 1 { "raw" } else { "qcow2" };
+            let words = ["create", "-q", "-f", "qcow2", "-o", options, "-b", &below, "-F", format];
+            tool("qemu-img", &[&words[..], &[&path]].concat());
+            if at < images.len() {
+                let part = layers.folder.path().join("part");
+                std::fs::write(&part, &base[(at - 1) * COVERED..at * COVERED]).unwrap();
+                let write =
+                    format!("write -q -s {} {} {COVERED}", part.display(), (at - 1) * COVERED);
+                tool("qemu-io", &["-f", "qcow2", "-c", &write, &path]);
+            }
+        }
+        layers
+    }
+
+    fn path(&self, at: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("layer{at}"))
+    }
+
+    /// Returns the tree, as `disk.attach` has it.
+    fn tree(&self) -> Value {
+        let base = json!({"file": self.path(0)});
+        (1..=self.images.len())
+            .fold(base, |backing, at| json!({"qcow2": {"file": self.path(at), "backing": backing}}))
+    }
+
+    /// Kills a server under load, then checks the images and compares each byte.
+    fn kill_under_load(&self, program: ServerProgram, cache: &str, shape: Shape) {
+        let lower: Vec<_> = (0..self.images.len()).map(|at| std::fs::read(self.path(at))).collect();
+        let shape = Shape { first_stamp: BASE_STAMP, ..shape };
+        let guest = kill_many_times(program, Target::Tree(self.tree()), cache, shape);
+        let top = self.path(self.images.len()).display().to_string();
+        let ringway = find_binary("ringway").unwrap().display().to_string();
+        let check = ["image", "check", "--format", "qcow2", &top];
+        let code = exit_code(&ringway, &check);
+        assert_eq!(exit_code("qemu-img", &["check", "-q", "-f", "qcow2", &top]), code);
+        // A round that dies leaks what it had prepared.
+        assert!([0, LEAKS].contains(&code), "exit code {code}");
+        tool(&ringway, &[&check[..], &["--repair-leaks"]].concat());
+        tool("qemu-img", &["check", "-q", "-f", "qcow2", &top]);
+        let raw = self.folder.path().join("raw");
+        let exported = raw.display().to_string();
+        tool("qemu-img", &["convert", "-f", "qcow2", "-O", "raw", &top, &exported]);
+        guest.compare_image(&raw).unwrap();
+        for (at, before) in lower.into_iter().enumerate() {
+            let now = std::fs::read(self.path(at)).unwrap();
+            assert!(now == before.unwrap(), "layer {at} has changed");
+        }
+    }
+}
+
+/// Bytes that each middle layer covers: some whole clusters and a part of one.
+const COVERED: usize = (1 << 20) + 20 * 1024;
+
+/// Exit code of `qemu-img check` and `ringway image check` for leaked clusters and no errors.
+const LEAKS: i32 = 3;
+
+fn output(program: &str, words: &[&str]) -> Output {
+    Command::new(program).args(words).env_remove("RINGWAY_CONTROL").output().unwrap()
+}
+
+fn exit_code(program: &str, words: &[&str]) -> i32 {
+    let output = output(program, words);
+    println!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output.status.code().unwrap()
+}
+
+fn tool(program: &str, words: &[&str]) {
+    let output = output(program, words);
+    assert!(output.status.success(), "{program} {words:?}: {output:?}");
+}
+
+/// Returns a shape with requests larger than a cluster, so that discards free clusters.
+fn large(shape: Shape) -> Shape {
+    Shape { blocks_max: 40, ..shape }
+}
+
+const EXTENDED: &str = "extended_l2=on,cluster_size=64k";
+const PLAIN: &str = "cluster_size=64k";
+
+#[test]
+fn a_qcow2_image_with_subclusters_is_killed_under_load() {
+    Layers::create(&[EXTENDED]).kill_under_load(ServerProgram::Io, "none", shape(4, 64, 11));
+    let silent = Shape { flushes: false, ..large(shape(2, 16, 12)) };
+    Layers::create(&[EXTENDED]).kill_under_load(ServerProgram::Io, "writeback", silent);
+}
+
+#[test]
+fn a_qcow2_image_with_plain_clusters_over_another_is_killed_under_load() {
+    let images = [PLAIN, PLAIN];
+    let load = large(shape(2, 16, 13));
+    Layers::create(&images).kill_under_load(ServerProgram::Io, "none", load);
+    let silent = Shape { flushes: false, ..large(shape(4, 16, 14)) };
+    Layers::create(&images).kill_under_load(ServerProgram::Io, "writeback", silent);
+}
+
+#[test]
+fn a_chain_of_three_images_is_killed_under_load() {
+    let images = [PLAIN, EXTENDED, EXTENDED];
+    Layers::create(&images).kill_under_load(ServerProgram::Io, "writeback", shape(4, 64, 15));
+    let images = [EXTENDED, "cluster_size=4k", "cluster_size=4k"];
+    let silent = Shape { flushes: false, ..shape(2, 64, 16) };
+    Layers::create(&images).kill_under_load(ServerProgram::SupervisedBlk, "none", silent);
 }

@@ -6,7 +6,7 @@ use crate::qcow2::l2::{L2Entry, Mapping, SUBCLUSTERS};
 use crate::{ImageError, ImageFile};
 
 impl<F: ImageFile + Clone> Qcow2Format<F> {
-    /// Returns the entry of a granule on disk, as [`super::parse`] reads it.
+    /// Returns the entry of a granule on disk, with the marks of its table.
     pub(super) async fn entry(&mut self, granule: u64) -> Result<Option<L2Entry>, ImageError> {
         let offset = granule.saturating_mul(self.image.header.cluster_bytes());
         let entry = self.image.entry(offset).await?;

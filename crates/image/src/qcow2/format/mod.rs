@@ -53,7 +53,7 @@ pub struct Qcow2Format<F> {
     replacing: Vec<u64>,
     /// Clusters that written references have replaced.
     replaced: Vec<u64>,
-    /// Clusters that are free and not punched, with [`Bug::LatePunch`].
+    /// Clusters that are free and not punched, with a planted bug.
     unpunched: Vec<u64>,
 }
 
