@@ -6,6 +6,7 @@ use model::spec::{Backend, BlockSize, DiskSpec};
 use testkit::storage::LoopDevice;
 
 use crate::keeper_client::{PreservedDisk, PreservedFds};
+use crate::open_disk::Sources;
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::ServedDisk;
 
@@ -29,7 +30,7 @@ fn a_restored_disk_has_the_blocks_that_its_guest_knows() {
         let backend = Backend::File(device.path().into());
         let spec = DiskSpec::new("d", folder.path().join("s"), backend);
         let spec = DiskSpec { block_size: requested, ..spec };
-        let opened = ServedDisk::open(spec, Arc::clone(&pool)).unwrap();
+        let opened = ServedDisk::open(spec, Sources::default(), Arc::clone(&pool)).unwrap();
         let preserved = PreservedDisk { block_size: told, ..opened.to_preserved() };
         drop(opened);
         let restored = ServedDisk::restore(&preserved, PreservedFds::default(), Arc::clone(&pool));
