@@ -11,6 +11,7 @@ use image::channel::MapChannel;
 use image::format::Format;
 use image::journal::{Cells, Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
+use image::qcow2::Backing;
 use image::shared::Shared;
 use reactor::Context;
 
@@ -63,6 +64,8 @@ pub struct MappedDisk {
     activating: Mutex<()>,
     /// Never held for long: reactors take it.
     service: Mutex<Option<Arc<dyn Service>>>,
+    /// Reference of the image to the one below.
+    pub(crate) reference: Option<Backing>,
 }
 
 impl fmt::Debug for MappedDisk {
@@ -100,13 +103,18 @@ impl MappedDisk {
         let grow = move |size| to_grow.grow(size);
         let size = AtomicU64::new(options.geometry.size);
         let (start, grow) = (Box::new(start), Box::new(grow));
-        let (activating, service) = Default::default();
-        Self { file, below, options, start, grow, size, counters, activating, service }
+        let (activating, service, reference) = Default::default();
+        Self { file, below, options, start, grow, size, counters, activating, service, reference }
     }
 
     /// Returns the file of the image.
     pub fn file(&self) -> &Arc<FileDisk> {
         &self.file
+    }
+
+    /// Returns the reference of the image to the one below, which is never followed.
+    pub fn reference(&self) -> Option<&Backing> {
+        self.reference.as_ref()
     }
 
     /// Returns the disk below, if there is one.

@@ -73,7 +73,9 @@ impl MappedDisk {
             discard_granularity: u32::try_from(header.cluster_bytes()).unwrap_or(u32::MAX),
         };
         let options = MappedOptions { path, geometry, waits_for_room, journal, pages };
-        Ok(Self::new(file, below, options, source))
+        let mut disk = Self::new(file, below, options, source);
+        disk.reference = header.backing().cloned();
+        Ok(disk)
     }
 }
 
