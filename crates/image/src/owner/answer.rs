@@ -66,6 +66,7 @@ impl<F: Format> Owner<F> {
 
     /// Asks all questions again that wait for room. To be called when room may have come.
     pub fn retry_room(&mut self) {
+        self.is_stalled = false;
         let waiting = std::mem::take(&mut self.no_room);
         waiting.into_iter().for_each(|question| self.shared.ask(question));
     }

@@ -44,6 +44,8 @@ pub struct Owner<F> {
     flushes: Vec<Question>,
     streams: Streams,
     is_in_round: bool,
+    /// True if the last round found the storage full, until there may be room.
+    is_stalled: bool,
     /// Answers that the channels have not fetched.
     answers: Vec<Answer>,
     counts: OwnerCounts,
@@ -125,22 +127,28 @@ impl<F: Format> Owner<F> {
         let frees = self.freed.iter().any(|freed| !freed.is_durable);
         let makes_room = !self.no_room.is_empty() && frees;
         let makes_entries = !self.later.is_empty() && !self.journal.has_room(1);
-        !self.is_in_round && (!self.flushes.is_empty() || makes_room || makes_entries)
+        let may_begin = !self.is_in_round && !self.is_stalled;
+        may_begin && (!self.flushes.is_empty() || makes_room || makes_entries)
     }
 
     /// Returns the number of questions that wait for space on the storage.
     pub fn waiting_for_room(&self) -> usize {
-        self.no_room.len()
+        self.no_room.len() + if self.is_stalled { self.flushes.len() } else { 0 }
     }
 
     /// Returns whether questions wait for space on the storage that no freed cluster will give.
     pub fn is_full(&self) -> bool {
-        !self.no_room.is_empty() && self.freed.is_empty()
+        let is_stalled = self.is_stalled && self.waiting_for_room() > 0;
+        is_stalled || !self.no_room.is_empty() && self.freed.is_empty()
     }
 
     /// Fails all questions that wait for space on the storage.
     pub fn fail_full(&mut self) {
-        for question in std::mem::take(&mut self.no_room) {
+        let mut failed = std::mem::take(&mut self.no_room);
+        if std::mem::take(&mut self.is_stalled) {
+            failed.append(&mut self.flushes);
+        }
+        for question in failed {
             self.answer_with(&question, AnswerKind::Done(Err(Errno::NOSPC)));
         }
     }

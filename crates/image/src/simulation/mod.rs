@@ -51,6 +51,8 @@ struct Mix<O> {
     format: O,
     /// Whether the storage fails now and then.
     eio: bool,
+    /// Whether the storage is full now and then.
+    full: bool,
     /// Steps between two crashes, on average.
     crash_every: usize,
     /// Granules that requests use.
@@ -62,7 +64,14 @@ struct Mix<O> {
 impl<O> Mix<O> {
     /// Returns the usual mix, which uses these granules.
     const fn new(format: O, granules: (usize, usize)) -> Self {
-        Self { format, eio: false, crash_every: 750, granules, operations: [7, 7, 1, 3, 2] }
+        Self {
+            format,
+            eio: false,
+            full: false,
+            crash_every: 750,
+            granules,
+            operations: [7, 7, 1, 3, 2],
+        }
     }
 }
 
