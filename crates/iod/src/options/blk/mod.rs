@@ -69,10 +69,10 @@ pub struct BlkOptions {
 
     /// Format of the image file. It is never guessed: a guest can write the header of another format
     /// into a raw image [default: raw]
-    #[arg(long, value_name = "raw|qcow2", requires = "blk_file", help_heading = IMAGE)]
+    #[arg(long, value_name = "raw|qcow2", conflicts_with_all = OTHERS, help_heading = IMAGE)]
     pub format: Option<ImageFormat>,
     /// Image that has what a qcow2 image does not have; for longer chains use --backend
-    #[arg(long, value_name = "PATH", requires_all = ["blk_file", "backing_format"])]
+    #[arg(long, value_name = "PATH", requires = "backing_format", conflicts_with_all = OTHERS)]
     #[arg(help_heading = IMAGE)]
     pub backing: Option<PathBuf>,
     /// Format of the backing
@@ -155,6 +155,8 @@ pub struct BlkOptions {
 
 /// Heading of the options of an image file.
 const IMAGE: &str = "Image file";
+/// Disks that are no image file.
+const OTHERS: [&str; 3] = ["memory", "null", "backend"];
 
 const EXAMPLE: &str = "Example, with QEMU:
   ringway-blk --socket-path /tmp/d.sock --blk-file disk.img &
