@@ -94,18 +94,12 @@ impl MappedDisk {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn image_error(&self) -> impl FnOnce(ImageError) -> DiskError {
-        let path = self.options.path.clone();
-        move |error| DiskError::Image { path, problem: error.to_string() }
-    }
-}
-
-impl Disk for MappedDisk {
-    fn geometry(&self) -> Geometry {
-        self.options.geometry
-    }
-
-    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+    /// Opens a channel whose image is in `file`.
+    pub(crate) fn open_channel_on(
+        &self,
+        file: Box<dyn Channel>,
+        context: &mut Context<'_>,
+    ) -> Box<dyn Channel> {
         let Some(service) = self.service().clone() else {
             tracing::error!("a queue of {self:?} starts, but the disk is not active");
             return Box::new(BrokenChannel);
@@ -120,7 +114,6 @@ impl Disk for MappedDisk {
             return Box::new(BrokenChannel);
         };
         let below = self.below.as_ref().map(|below| below.open_channel(context));
-        let file = self.file.open_channel(context);
         let limits = Limits {
             below: self.below.as_ref().map_or(0, |below| below.geometry().size),
             waits_for_room: self.options.waits_for_room,
@@ -134,6 +127,26 @@ impl Disk for MappedDisk {
             context,
         );
         Box::new(channel)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_service(&self, service: Arc<dyn Service>) {
+        *self.service() = Some(service);
+    }
+
+    fn image_error(&self) -> impl FnOnce(ImageError) -> DiskError {
+        let path = self.options.path.clone();
+        move |error| DiskError::Image { path, problem: error.to_string() }
+    }
+}
+
+impl Disk for MappedDisk {
+    fn geometry(&self) -> Geometry {
+        self.options.geometry
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        self.open_channel_on(self.file.open_channel(context), context)
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
@@ -175,7 +188,9 @@ impl Disk for MappedDisk {
     }
 
     fn quiesce(&self) {
-        if let Some(service) = self.service().as_ref() {
+        // Others must not wait for the mutex as long as this waits for the storage.
+        let service = self.service().clone();
+        if let Some(service) = service {
             service.pause();
             if service.shared().is_lost() {
                 // The next process learns it from the file.

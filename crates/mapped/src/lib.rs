@@ -43,6 +43,8 @@ mod piece;
 mod qcow2;
 mod read;
 mod service;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use disk::IoError;
 use image::channel::AddedBlocks;
 use image::map::Hold;
-use image::shared::Grant;
+use image::shared::{Claim, Grant};
 use memory::{Buffers, Mapping};
 
 use crate::channel::Target;
@@ -52,8 +52,10 @@ pub(crate) struct Piece {
     pub(crate) holds: Few<Hold>,
     /// Blocks to commit after a write.
     pub(crate) added: Few<AddedBlocks>,
-    /// First byte in the file of a write in flight.
+    /// Byte in the file where a write in flight has begun.
     pub(crate) file_offset: u64,
+    /// Claim on the discard that the owner was asked for.
+    pub(crate) claim: Option<Claim>,
 }
 
 impl Piece {

@@ -39,7 +39,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     fn open_asker(&self, mailbox: Arc<Mailbox>) -> Option<u32>;
 
     /// Removes a channel or an asker.
-    fn close_channel(&self, channel: u32);
+    fn close_channel(self: Arc<Self>, channel: u32);
 
     /// Makes everything that is committed durable. Channels may be in use.
     ///
@@ -118,6 +118,8 @@ struct State<F> {
     is_stopping: bool,
     /// True while questions wait.
     is_paused: bool,
+    /// True from the stop on: the image is closed.
+    is_stopped: bool,
 }
 
 impl<F: Format> fmt::Debug for OwnerService<F> {
@@ -147,6 +149,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             has_questions: false,
             is_stopping: false,
             is_paused: false,
+            is_stopped: false,
         };
         Ok(Arc::new(Self {
             shared,
@@ -207,22 +210,33 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         let mut worked = false;
         for _ in 0..BATCH {
             let Some(question) = self.shared.next_question() else { break };
-            block(async { Ok(owner.answer(question).await) });
+            block(async {
+                owner.answer(question).await;
+                Ok(())
+            });
             worked = true;
         }
         if owner.wants_round() {
             self.deliver(owner);
-            block(async { Ok(owner.run_round().await) });
+            block(async {
+                owner.run_round().await;
+                Ok(())
+            });
             worked = true;
         }
-        match block(owner.reclaim()) {
-            Some(reclaimed) => worked | reclaimed,
-            None => worked,
+        // As many as questions, so that discards do not leave more and more behind.
+        for _ in 0..BATCH {
+            if block(owner.reclaim()) != Some(true) {
+                break;
+            }
+            worked = true;
         }
+        worked
     }
 
     fn deliver(&self, owner: &mut Owner<F>) {
-        let waiting = owner.waiting_for_room() as u64;
+        // A round makes room soon: requests must not fail for that.
+        let waiting = if owner.wants_round() { 0 } else { owner.waiting_for_room() as u64 };
         let changed = self.waiting.swap(waiting, Ordering::AcqRel) != waiting;
         let mut answers = Vec::new();
         owner.take_answers(&mut answers);
@@ -270,7 +284,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
     fn notify(self: Arc<Self>) {
         let mut state = lock(&self.state);
         state.has_questions = true;
-        if state.is_paused {
+        if state.is_paused || state.is_stopped {
             return;
         }
         let Some(owner) = state.owner.take() else { return self.bell.notify_all() };
@@ -304,10 +318,13 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         lock(&self.mailboxes).insert(Registered { mailbox, ring: None })
     }
 
-    fn close_channel(&self, channel: u32) {
+    fn close_channel(self: Arc<Self>, channel: u32) {
         let registered = lock(&self.mailboxes).by_channel.remove(&channel);
         let answers = registered.map(|one| one.mailbox.close()).unwrap_or_default();
         answers.iter().for_each(|answer| self.take_back(answer));
+        if answers.iter().any(|answer| unclaimed(answer).is_some()) {
+            self.notify();
+        }
     }
 
     fn sync(self: Arc<Self>) -> Result<(), ImageError> {
@@ -317,7 +334,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         self.shared.ask(Question { channel, tag: 0, kind: QuestionKind::Flush });
         Arc::clone(&self).notify();
         let answer = mailbox.wait().map(|answer| answer.kind);
-        self.close_channel(channel);
+        Arc::clone(&self).close_channel(channel);
         match answer {
             Some(AnswerKind::Done(Ok(()))) => Ok(()),
             Some(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
@@ -338,7 +355,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
 
     fn stop(&self) -> Result<(), ImageError> {
         let mut state = self.wait_owner();
-        state.is_paused = false;
+        (state.is_paused, state.is_stopped) = (false, true);
         let Some(mut owner) = state.owner.take() else { return Ok(()) };
         drop(state);
         while self.work(&mut owner) {}
@@ -365,24 +382,60 @@ mod tests {
     use super::*;
     use crate::JOURNAL;
 
-    #[test]
-    fn late_answers_do_not_reach_a_later_channel() {
-        let dir = tempfile::tempdir().unwrap();
+    /// Starts the owner of a new image, which stores whole clusters.
+    fn start(
+        dir: &tempfile::TempDir,
+        rings: u32,
+    ) -> Arc<OwnerService<Qcow2Format<Arc<PlainFile>>>> {
         let path = dir.path().join("a.qcow2");
-        create_file(&path, &CreateOptions::new(1 << 20)).unwrap();
+        let options = CreateOptions { extended_l2: false, ..CreateOptions::new(1 << 20) };
+        create_file(&path, &options).unwrap();
         let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
         let file = Arc::new(PlainFile::new(file.into()));
         let format = run_now(Qcow2Format::open(file, false)).unwrap();
         let memory = Mapping::private(JOURNAL.cells().unwrap() * 8).unwrap();
         let journal = Journal::open(Arc::new(memory), JOURNAL).unwrap();
         let map = Map::new(format.layout(), Arc::new(PagePool::new(64)));
-        let service: Arc<dyn Service> =
-            OwnerService::start(Arc::new(Shared::new(map, journal)), format, 1).unwrap();
+        OwnerService::start(Arc::new(Shared::new(map, journal)), format, rings).unwrap()
+    }
+
+    #[test]
+    fn a_grant_that_no_channel_took_goes_to_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 2);
+        let mailboxes = [Arc::<Mailbox>::default(), Arc::default()];
+        let open = |mailbox: &Arc<Mailbox>| service.open_channel(Arc::clone(mailbox)).unwrap().0;
+        let channels = [open(&mailboxes[0]), open(&mailboxes[1])];
+        for channel in channels {
+            let kind = QuestionKind::Write(0);
+            service.shared().ask(Question { channel, tag: 7, kind });
+        }
+        Arc::clone(&service).notify();
+        drop(service.wait_owner());
+        Arc::clone(&service).close_channel(channels[0]);
+        assert!(matches!(mailboxes[1].wait().unwrap().kind, AnswerKind::Granted(_)));
+    }
+
+    #[test]
+    fn an_owner_that_was_stopped_does_not_start_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 1);
+        service.stop().unwrap();
+        Arc::clone(&service).notify();
+        Arc::clone(&service).resume();
+        assert!(lock(&service.state).owner.is_some(), "the image is closed");
+        assert!(service.sync().is_err());
+    }
+
+    #[test]
+    fn late_answers_do_not_reach_a_later_channel() {
+        let dir = tempfile::tempdir().unwrap();
+        let service: Arc<dyn Service> = start(&dir, 1);
         let (first, ring) = service.open_channel(Arc::default()).unwrap();
         assert!(service.open_channel(Arc::default()).is_none(), "all rings are in use");
         let kind = QuestionKind::Read(0);
         service.shared().ask(Question { channel: first, tag: 0, kind: kind.clone() });
-        service.close_channel(first);
+        Arc::clone(&service).close_channel(first);
         let mailbox = Arc::<Mailbox>::default();
         let (second, again) = service.open_channel(Arc::clone(&mailbox)).unwrap();
         assert_eq!(again, ring);

@@ -8,7 +8,7 @@ use super::{Obstacle, Owner};
 use crate::format::Format;
 use crate::map::{Base, Kind, Word};
 use crate::planted::{Bug, is_planted};
-use crate::shared::{AnswerKind, Grant, Question, QuestionKind};
+use crate::shared::{AnswerKind, Claim, Grant, Question, QuestionKind};
 
 impl<F: Format> Owner<F> {
     /// Answers a question now, or keeps it until it can.
@@ -19,7 +19,7 @@ impl<F: Format> Owner<F> {
             QuestionKind::Describe(granule) => self.describe(granule).await,
             QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
-            QuestionKind::Discard(granule) => self.discard(granule).await,
+            QuestionKind::Discard(granule, ref claim) => self.discard(granule, claim).await,
             QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
             QuestionKind::Flush => return self.flushes.push(question),
             QuestionKind::Committed(_) => return self.retry_busy(),
@@ -48,7 +48,7 @@ impl<F: Format> Owner<F> {
 
     fn keep_busy(&mut self, question: Question) {
         let granule = match question.kind {
-            QuestionKind::Write(granule) | QuestionKind::Discard(granule) => granule,
+            QuestionKind::Write(granule) | QuestionKind::Discard(granule, _) => granule,
             // Others never wait for a granule.
             _ => return,
         };
@@ -113,8 +113,8 @@ impl<F: Format> Owner<F> {
         let has_simple_base = matches!(prior.kind(), Kind::Below | Kind::Zero);
         if self.format.has_blocks() && has_simple_base {
             self.journal.put(granule, empty, 0)?;
-            self.shared.map.swap(page, granule, empty);
             self.shared.count_commit();
+            self.shared.map.swap(page, granule, empty);
             return Ok(AnswerKind::Look);
         }
         let zero_number = match self.journal.entry(granule) {
@@ -141,7 +141,7 @@ impl<F: Format> Owner<F> {
     }
 
     /// Makes a granule zero. Its cluster is freed later.
-    async fn discard(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+    async fn discard(&mut self, granule: u64, claim: &Claim) -> Result<AnswerKind, Obstacle> {
         self.load_page(granule).await?;
         let found = self.shared.map.load(granule);
         let done = Ok(AnswerKind::Done(Ok(())));
@@ -155,9 +155,13 @@ impl<F: Format> Owner<F> {
             return Err(Obstacle::Full);
         }
         self.format.reserve(granule).await?;
+        // Nothing below waits: from here on the channel waits for the answer.
+        if !claim.take() {
+            return Ok(AnswerKind::Look);
+        }
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
-        let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.shared.count_commit();
+        let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.free_later(granule, old, number);
         done
     }
