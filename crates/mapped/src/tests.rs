@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ::disk::conformance::Client;
 use ::disk::{
-    Channel, Completion, Disk, DiskError, Extent, FileDisk, FileOptions, Geometry, IoError, OnFull,
-    Request, RequestKind, SubmitOutcome,
+    Channel, Completion, Disk, DiskError, Extent, FileDisk, FileOptions, Geometry, IoError,
+    NullDisk, OnFull, Request, RequestKind, SubmitOutcome,
 };
 use image::ImageError;
 use image::journal::Journal;
@@ -371,4 +371,21 @@ fn a_disk_is_resumed_while_its_owner_hangs() {
     drop(service.bell.wait_while(lock(&service.pause), |(has_begun, _)| !*has_begun).unwrap());
     disk.unquiesce();
     thread.join().unwrap();
+}
+
+#[test]
+fn blocks_are_as_large_as_those_of_the_layer_below() {
+    let over = |cluster_bits| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("top.qcow2");
+        let extended_l2 = false;
+        let options = CreateOptions { cluster_bits, extended_l2, ..CreateOptions::new(SIZE) };
+        create_file(&path, &options).unwrap();
+        let below: Arc<dyn Disk> = Arc::new(NullDisk::new(SIZE, 4096, true));
+        let layer = open(path, true, Some(below));
+        layer.map(|layer| layer.geometry().block_size).map_err(|error| error.to_string())
+    };
+    assert_eq!(over(16), Ok(4096));
+    let refused = over(9).unwrap_err();
+    assert!(refused.contains("clusters of 512 bytes on storage with blocks of 4096"), "{refused}");
 }
