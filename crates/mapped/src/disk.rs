@@ -191,7 +191,7 @@ impl Disk for MappedDisk {
         // Others must not wait for the mutex as long as this waits for the storage.
         let service = self.service().clone();
         if let Some(service) = service {
-            service.pause();
+            Arc::clone(&service).pause();
             if service.shared().is_lost() {
                 // The next process learns it from the file.
                 self.file.set_lost();

@@ -48,7 +48,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     fn sync(self: Arc<Self>) -> Result<(), ImageError>;
 
     /// Ends the thread, and lets questions wait. Nothing is flushed.
-    fn pause(&self);
+    fn pause(self: Arc<Self>);
 
     /// Answers questions again.
     fn resume(self: Arc<Self>);
@@ -178,7 +178,8 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             let is_silent = |state: &mut State<F>| !state.has_questions && !state.is_stopping;
             let waited = self.bell.wait_timeout_while(state, pause, is_silent);
             let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state.has_questions = false;
+            // One that stops leaves them to the next one.
+            state.has_questions &= state.is_stopping;
             if state.is_stopping || (timeout.timed_out() && !is_waiting) {
                 state.owner = Some(owner);
                 self.bell.notify_all();
@@ -342,10 +343,15 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         }
     }
 
-    fn pause(&self) {
+    fn pause(self: Arc<Self>) {
         // From now on: a resume that comes before the owner has stopped must hold.
         lock(&self.state).is_paused = true;
-        drop(self.wait_owner());
+        let state = self.wait_owner();
+        let is_undone = !state.is_paused && state.has_questions;
+        drop(state);
+        if is_undone {
+            self.notify();
+        }
     }
 
     fn resume(self: Arc<Self>) {
@@ -414,6 +420,23 @@ mod tests {
         drop(service.wait_owner());
         Arc::clone(&service).close_channel(channels[0]);
         assert!(matches!(mailboxes[1].wait().unwrap().kind, AnswerKind::Granted(_)));
+    }
+
+    #[test]
+    fn a_pause_that_was_undone_before_the_owner_stopped_holds_nothing_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 1);
+        let owner = lock(&service.state).owner.take();
+        let paused = Arc::clone(&service);
+        let thread = std::thread::spawn(move || paused.pause());
+        let waits = |state: &mut State<_>| !state.is_stopping;
+        drop(service.bell.wait_while(lock(&service.state), waits).unwrap());
+        Arc::clone(&service).resume();
+        lock(&service.state).owner = owner;
+        service.bell.notify_all();
+        thread.join().unwrap();
+        assert!(lock(&service.state).owner.is_none(), "a thread has it");
+        service.stop().unwrap();
     }
 
     #[test]

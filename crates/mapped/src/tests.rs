@@ -306,7 +306,7 @@ impl Service for FakeService {
         Ok(())
     }
 
-    fn pause(&self) {
+    fn pause(self: Arc<Self>) {
         let mut pause = lock(&self.pause);
         pause.0 = true;
         self.bell.notify_all();
