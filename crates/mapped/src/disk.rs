@@ -130,6 +130,46 @@ impl MappedDisk {
         let path = self.options.path.clone();
         move |error| DiskError::Image { path, problem: error.to_string() }
     }
+
+    #[cfg(test)]
+    pub(crate) fn set_service(&self, service: Arc<dyn Service>) {
+        *self.service() = Some(service);
+    }
+
+    /// Opens a channel whose image is in `file`.
+    pub(crate) fn open_channel_on(
+        &self,
+        file: Box<dyn Channel>,
+        context: &mut Context<'_>,
+    ) -> Box<dyn Channel> {
+        let Some(service) = self.service().clone() else {
+            tracing::error!("a queue of {self:?} starts, but the disk is not active");
+            return Box::new(BrokenChannel);
+        };
+        let mailbox = Mailbox::new(context);
+        let opened = service.open_channel(Arc::clone(&mailbox));
+        let shared = Arc::clone(service.shared());
+        let open =
+            |(number, ring)| Some((MapChannel::open(shared, ring)?.numbered(number), number));
+        let Some(map) = opened.and_then(open) else {
+            tracing::error!("{self:?} has more than {CHANNELS} queues and connections");
+            return Box::new(BrokenChannel);
+        };
+        let below = self.below.as_ref().map(|below| below.open_channel(context));
+        let limits = Limits {
+            below: self.below.as_ref().map_or(0, |below| below.geometry().size),
+            waits_for_room: self.options.waits_for_room,
+        };
+        let channel = MappedChannel::new(
+            Arc::clone(&self.file),
+            (file, below),
+            map,
+            (service, mailbox, Arc::clone(&self.counters)),
+            limits,
+            context,
+        );
+        Box::new(channel)
+    }
 }
 
 /// Starts the owner of an image with the journal in `cells`.
@@ -172,34 +212,7 @@ impl Disk for MappedDisk {
     }
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
-        let Some(service) = self.service().clone() else {
-            tracing::error!("a queue of {self:?} starts, but the disk is not active");
-            return Box::new(BrokenChannel);
-        };
-        let mailbox = Mailbox::new(context);
-        let opened = service.open_channel(Arc::clone(&mailbox));
-        let shared = Arc::clone(service.shared());
-        let open =
-            |(number, ring)| Some((MapChannel::open(shared, ring)?.numbered(number), number));
-        let Some(map) = opened.and_then(open) else {
-            tracing::error!("{self:?} has more than {CHANNELS} queues and connections");
-            return Box::new(BrokenChannel);
-        };
-        let below = self.below.as_ref().map(|below| below.open_channel(context));
-        let file = self.file.open_channel(context);
-        let limits = Limits {
-            below: self.below.as_ref().map_or(0, |below| below.geometry().size),
-            waits_for_room: self.options.waits_for_room,
-        };
-        let channel = MappedChannel::new(
-            Arc::clone(&self.file),
-            (file, below),
-            map,
-            (service, mailbox, Arc::clone(&self.counters)),
-            limits,
-            context,
-        );
-        Box::new(channel)
+        self.open_channel_on(self.file.open_channel(context), context)
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
