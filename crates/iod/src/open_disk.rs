@@ -1,6 +1,7 @@
 //! Opening of the disk that a spec describes.
 
 mod image_journal;
+mod reference;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -65,6 +66,19 @@ pub enum OpenError {
         /// Cause.
         source: image::ImageError,
     },
+    /// An image refers to another one, and the tree does not have it.
+    #[error(
+        "the image {name} has only a part of its disk: it refers to {reference}; give the image \
+         below, too, for example as the backend {tree}"
+    )]
+    NoBacking {
+        /// File of the image.
+        name: FileRef,
+        /// Name in the reference.
+        reference: String,
+        /// Tree to give, as JSON.
+        tree: String,
+    },
     /// There is no memory for the journal of an image.
     #[error("cannot make the journal of the image {name}")]
     Journal {
@@ -121,6 +135,11 @@ pub struct Opened {
     /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files
     /// from them.
     pub handed_in: BTreeMap<u32, OwnedFd>,
+    /// Notes for the caller of an attach, with remedies.
+    pub notes: Vec<String>,
+    /// Reason not to attach the disk. A disk that is served goes on: its image may be about to lose
+    /// the reference.
+    pub refusal: Option<OpenError>,
 }
 
 /// Opens the disk that a spec describes, with all files of its tree. A memory disk with preserved

@@ -1,5 +1,6 @@
 //! One reactor's channel to a mapped disk.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -135,7 +136,7 @@ impl MappedChannel {
     ) -> usize {
         let (holds, added) = (Few::default(), Few::default());
         let phase = Phase::Planned;
-        let (file_offset, is_counted, waits_for_map) = (0, false, false);
+        let (file_offset, is_counted, waits_for_map, claim) = (0, false, false, None);
         let piece = Piece {
             parent,
             action,
@@ -148,6 +149,7 @@ impl MappedChannel {
             added,
             file_offset,
             is_counted,
+            claim,
         };
         let index = self.pieces.insert(piece);
         if let Some(parent) = self.parents.get(parent) {
@@ -180,6 +182,10 @@ impl MappedChannel {
     pub(crate) fn ask(&mut self, index: usize, question: QuestionKind) {
         let Some(piece) = self.pieces.get(index) else { return };
         piece.phase = Phase::Asked;
+        piece.claim = match &question {
+            QuestionKind::Discard(_, claim) => Some(claim.clone()),
+            _ => None,
+        };
         // A flush waits for the storage.
         piece.waits_for_map = question != QuestionKind::Flush;
         let counts = piece.waits_for_map;
@@ -300,6 +306,13 @@ impl MappedChannel {
         }
     }
 
+    /// Makes a request fail when its pieces have ended.
+    pub(crate) fn fail_request(&mut self, index: usize, error: IoError) {
+        if let Some(parent) = self.parents.get(index).filter(|parent| parent.outcome.is_ok()) {
+            parent.outcome = Err(error);
+        }
+    }
+
     /// Gives the holds of a piece to its request.
     pub(crate) fn hold_until_end(&mut self, index: usize) {
         let Some(piece) = self.pieces.get(index) else { return };
@@ -352,7 +365,6 @@ impl MappedChannel {
         let Some(piece) = self.pieces.get(index) else { return };
         let Phase::StalledMidway(offset) = piece.phase else { return self.planned.push(index) };
         piece.phase = Phase::Submitted;
-        piece.file_offset = offset;
         let buffers = std::mem::take(&mut piece.buffers);
         let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index as u32);
         let request = Request { kind, offset, len: len as u64, buffers, tag };
@@ -422,6 +434,11 @@ impl MappedChannel {
     fn end_waiting(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.get(index) else { return };
         if matches!(piece.phase, Phase::Asked) {
+            // The owner must not zero the granule later, when the guest has written to it again.
+            if piece.claim.as_ref().is_some_and(|claim| !claim.take()) {
+                // It does so now, and its answer ends the piece.
+                return;
+            }
             let holds = std::mem::take(&mut piece.holds);
             holds.into_iter().for_each(|hold| self.map.leave(hold));
             return self.end_asked(index, outcome);
@@ -535,7 +552,13 @@ impl Channel for MappedChannel {
             Phase::Asked => asked,
             _ => false,
         };
-        self.pieces.iter().filter(|(_, piece)| waits(piece)).count()
+        let mut waiting: BTreeMap<usize, u32> = BTreeMap::new();
+        for (_, piece) in self.pieces.iter().filter(|(_, piece)| waits(piece)) {
+            *waiting.entry(piece.parent).or_default() += 1;
+        }
+        // A request with another piece in the kernel does not wait.
+        let all_wait = |at: usize, parent: &Parent| waiting.get(&at) == Some(&parent.left);
+        self.parents.iter().filter(|(at, parent)| all_wait(*at, parent)).count()
     }
 
     fn fail_stalled(&mut self, _: &mut Context<'_>) {
@@ -563,9 +586,16 @@ impl Drop for MappedChannel {
             _ => None,
         });
         // A late write may land in their clusters.
-        fills.for_each(|grant| self.map.ask(0, QuestionKind::Failed(grant)));
+        let asked = fills.map(|grant| self.map.ask(0, QuestionKind::Failed(grant))).count();
+        for claim in self.pieces.iter().filter_map(|(_, piece)| piece.claim.as_ref()) {
+            claim.take();
+        }
         let counted = self.pieces.iter().filter(|(_, piece)| piece.is_counted).count();
         self.container.end_waits(counted as u64);
-        self.service.close_channel(self.number);
+        Arc::clone(&self.service).close_channel(self.number);
+        if asked > 0 {
+            // Requests of other channels may wait for the granules of the grants.
+            Arc::clone(&self.service).notify();
+        }
     }
 }

@@ -11,6 +11,7 @@ use image::channel::MapChannel;
 use image::format::Format;
 use image::journal::{Cells, Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
+use image::qcow2::Backing;
 use image::shared::Shared;
 use reactor::Context;
 
@@ -63,6 +64,8 @@ pub struct MappedDisk {
     activating: Mutex<()>,
     /// Never held for long: reactors take it.
     service: Mutex<Option<Arc<dyn Service>>>,
+    /// Reference of the image to the one below.
+    pub(crate) reference: Option<Backing>,
 }
 
 impl fmt::Debug for MappedDisk {
@@ -100,13 +103,18 @@ impl MappedDisk {
         let grow = move |size| to_grow.grow(size);
         let size = AtomicU64::new(options.geometry.size);
         let (start, grow) = (Box::new(start), Box::new(grow));
-        let (activating, service) = Default::default();
-        Self { file, below, options, start, grow, size, counters, activating, service }
+        let (activating, service, reference) = Default::default();
+        Self { file, below, options, start, grow, size, counters, activating, service, reference }
     }
 
     /// Returns the file of the image.
     pub fn file(&self) -> &Arc<FileDisk> {
         &self.file
+    }
+
+    /// Returns the reference of the image to the one below, which is never followed.
+    pub fn reference(&self) -> Option<&Backing> {
+        self.reference.as_ref()
     }
 
     /// Returns the disk below, if there is one.
@@ -121,6 +129,46 @@ impl MappedDisk {
     fn image_error(&self) -> impl FnOnce(ImageError) -> DiskError {
         let path = self.options.path.clone();
         move |error| DiskError::Image { path, problem: error.to_string() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_service(&self, service: Arc<dyn Service>) {
+        *self.service() = Some(service);
+    }
+
+    /// Opens a channel whose image is in `file`.
+    pub(crate) fn open_channel_on(
+        &self,
+        file: Box<dyn Channel>,
+        context: &mut Context<'_>,
+    ) -> Box<dyn Channel> {
+        let Some(service) = self.service().clone() else {
+            tracing::error!("a queue of {self:?} starts, but the disk is not active");
+            return Box::new(BrokenChannel);
+        };
+        let mailbox = Mailbox::new(context);
+        let opened = service.open_channel(Arc::clone(&mailbox));
+        let shared = Arc::clone(service.shared());
+        let open =
+            |(number, ring)| Some((MapChannel::open(shared, ring)?.numbered(number), number));
+        let Some(map) = opened.and_then(open) else {
+            tracing::error!("{self:?} has more than {CHANNELS} queues and connections");
+            return Box::new(BrokenChannel);
+        };
+        let below = self.below.as_ref().map(|below| below.open_channel(context));
+        let limits = Limits {
+            below: self.below.as_ref().map_or(0, |below| below.geometry().size),
+            waits_for_room: self.options.waits_for_room,
+        };
+        let channel = MappedChannel::new(
+            Arc::clone(&self.file),
+            (file, below),
+            map,
+            (service, mailbox, Arc::clone(&self.counters)),
+            limits,
+            context,
+        );
+        Box::new(channel)
     }
 }
 
@@ -164,34 +212,7 @@ impl Disk for MappedDisk {
     }
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
-        let Some(service) = self.service().clone() else {
-            tracing::error!("a queue of {self:?} starts, but the disk is not active");
-            return Box::new(BrokenChannel);
-        };
-        let mailbox = Mailbox::new(context);
-        let opened = service.open_channel(Arc::clone(&mailbox));
-        let shared = Arc::clone(service.shared());
-        let open =
-            |(number, ring)| Some((MapChannel::open(shared, ring)?.numbered(number), number));
-        let Some(map) = opened.and_then(open) else {
-            tracing::error!("{self:?} has more than {CHANNELS} queues and connections");
-            return Box::new(BrokenChannel);
-        };
-        let below = self.below.as_ref().map(|below| below.open_channel(context));
-        let file = self.file.open_channel(context);
-        let limits = Limits {
-            below: self.below.as_ref().map_or(0, |below| below.geometry().size),
-            waits_for_room: self.options.waits_for_room,
-        };
-        let channel = MappedChannel::new(
-            Arc::clone(&self.file),
-            (file, below),
-            map,
-            (service, mailbox, Arc::clone(&self.counters)),
-            limits,
-            context,
-        );
-        Box::new(channel)
+        self.open_channel_on(self.file.open_channel(context), context)
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {

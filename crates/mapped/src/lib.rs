@@ -51,6 +51,8 @@ mod qcow2;
 mod read;
 mod service;
 mod source;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod write;
 

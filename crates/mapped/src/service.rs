@@ -44,7 +44,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     fn open_asker(&self, mailbox: Arc<Mailbox>) -> Option<u32>;
 
     /// Removes a channel or an asker.
-    fn close_channel(&self, channel: u32);
+    fn close_channel(self: Arc<Self>, channel: u32);
 
     /// Makes everything that is committed durable. Channels may be in use.
     ///
@@ -226,7 +226,13 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             worked = true;
         }
         owner.give_pages();
-        worked |= block(owner.reclaim()).unwrap_or(false);
+        // As many as questions, so that discards do not leave more and more behind.
+        for _ in 0..BATCH {
+            if block(owner.reclaim()) != Some(true) {
+                break;
+            }
+            worked = true;
+        }
         if !self.options.waits_for_room && owner.is_full() {
             owner.fail_full();
         }
@@ -346,10 +352,13 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         lock(&self.mailboxes).insert(Registered { mailbox, ring: None })
     }
 
-    fn close_channel(&self, channel: u32) {
+    fn close_channel(self: Arc<Self>, channel: u32) {
         let registered = lock(&self.mailboxes).by_channel.remove(&channel);
         let answers = registered.map(|one| one.mailbox.close()).unwrap_or_default();
         answers.iter().for_each(|answer| self.take_back(answer));
+        if answers.iter().any(|answer| unclaimed(answer).is_some()) {
+            self.notify();
+        }
     }
 
     fn sync(self: Arc<Self>) -> Result<(), ImageError> {
@@ -359,7 +368,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         self.shared.ask(Question { channel, tag: 0, kind: QuestionKind::Flush });
         Arc::clone(&self).notify();
         let answer = mailbox.wait().map(|answer| answer.kind);
-        self.close_channel(channel);
+        Arc::clone(&self).close_channel(channel);
         match answer {
             Some(AnswerKind::Done(Ok(()))) => Ok(()),
             Some(AnswerKind::Done(Err(error))) => Err(ImageError::io("flush", 0)(error.into())),
@@ -416,11 +425,14 @@ mod tests {
     use super::*;
     use crate::JOURNAL;
 
-    #[test]
-    fn late_answers_do_not_reach_a_later_channel() {
-        let dir = tempfile::tempdir().unwrap();
+    /// Starts the owner of a new image, which stores whole clusters.
+    fn start(
+        dir: &tempfile::TempDir,
+        rings: u32,
+    ) -> Arc<OwnerService<Qcow2Format<Arc<PlainFile>>>> {
         let path = dir.path().join("a.qcow2");
-        create_file(&path, &CreateOptions::new(1 << 20)).unwrap();
+        let options = CreateOptions { extended_l2: false, ..CreateOptions::new(1 << 20) };
+        create_file(&path, &options).unwrap();
         let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
         let file = Arc::new(PlainFile::new(file.into()));
         let format = run_now(Qcow2Format::open(file, false)).unwrap();
@@ -436,14 +448,66 @@ mod tests {
         };
         let file = Arc::new(FileDisk::open_container(options, None).unwrap());
         let options =
-            ServiceOptions { file, rings: 1, waits_for_room: true, counters: Arc::default() };
-        let service: Arc<dyn Service> =
-            OwnerService::start(Arc::new(Shared::new(map, journal)), format, options).unwrap();
+            ServiceOptions { file, rings, waits_for_room: true, counters: Arc::default() };
+        OwnerService::start(Arc::new(Shared::new(map, journal)), format, options).unwrap()
+    }
+
+    #[test]
+    fn a_grant_that_no_channel_took_goes_to_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 2);
+        let mailboxes = [Arc::<Mailbox>::default(), Arc::default()];
+        let open = |mailbox: &Arc<Mailbox>| service.open_channel(Arc::clone(mailbox)).unwrap().0;
+        let channels = [open(&mailboxes[0]), open(&mailboxes[1])];
+        for channel in channels {
+            let kind = QuestionKind::Write(0);
+            service.shared().ask(Question { channel, tag: 7, kind });
+        }
+        Arc::clone(&service).notify();
+        drop(service.wait_owner());
+        Arc::clone(&service).close_channel(channels[0]);
+        assert!(matches!(mailboxes[1].wait().unwrap().kind, AnswerKind::Granted(_)));
+    }
+
+    #[test]
+    fn a_pause_that_was_undone_before_the_owner_stopped_holds_nothing_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 1);
+        let owner = lock(&service.state).owner.take();
+        let paused = Arc::clone(&service);
+        let thread = std::thread::spawn(move || paused.pause());
+        let waits = |state: &mut State<_>| !state.is_stopping;
+        drop(service.bell.wait_while(lock(&service.state), waits).unwrap());
+        Arc::clone(&service).resume();
+        lock(&service.state).owner = owner;
+        service.bell.notify_all();
+        thread.join().unwrap();
+        let state = lock(&service.state);
+        assert!(state.is_queued || state.owner.is_none(), "a thread has it, or will");
+        drop(state);
+        service.stop().unwrap();
+    }
+
+    #[test]
+    fn an_owner_that_was_stopped_does_not_start_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 1);
+        service.stop().unwrap();
+        Arc::clone(&service).notify();
+        Arc::clone(&service).resume();
+        assert!(!lock(&service.state).is_queued, "the image is closed");
+        assert!(service.sync().is_err());
+    }
+
+    #[test]
+    fn late_answers_do_not_reach_a_later_channel() {
+        let dir = tempfile::tempdir().unwrap();
+        let service: Arc<dyn Service> = start(&dir, 1);
         let (first, ring) = service.open_channel(Arc::default()).unwrap();
         assert!(service.open_channel(Arc::default()).is_none(), "all rings are in use");
         let kind = QuestionKind::Read(0);
         service.shared().ask(Question { channel: first, tag: 0, kind: kind.clone() });
-        service.close_channel(first);
+        Arc::clone(&service).close_channel(first);
         let mailbox = Arc::<Mailbox>::default();
         let (second, again) = service.open_channel(Arc::clone(&mailbox)).unwrap();
         assert_eq!(again, ring);

@@ -1,11 +1,12 @@
 //! A disk on a command line: `PATH[,ro][,serial=S][,queues=N]...`.
 //!
 //! `PATH` may also be `null:SIZE` or `memory:SIZE`. Double a comma in a path, as for QEMU. Write a
-//! file named `null:1G` as `./null:1G`.
+//! file named `null:1G` as `./null:1G`. A file is a raw image, unless `format=qcow2` follows.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::image_arg::ImageArg;
 use crate::spec::{Backend, CacheMode, DiskSpec, OnFull, PollMode, SpecError, parse_size};
 
 /// A parsed and checked `--disk`: a [`DiskSpec`] without name and socket. The program that starts
@@ -16,7 +17,7 @@ pub struct DiskArg {
 }
 
 /// Options of a `--disk`, for messages.
-const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, \
+const OPTIONS: &str = "format=raw|qcow2, backing=PATH, backing-format=raw|qcow2, ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, \
                        poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, \
                        on-full=wait|error, iops=N, bps=SIZE";
 
@@ -53,6 +54,21 @@ impl DiskArg {
     /// Returns the serial number that the guest sees, if there is one.
     pub fn serial(&self) -> Option<&str> {
         self.spec.serial.as_deref()
+    }
+
+    /// Applies an option of the image file. Returns false if it is none.
+    fn apply_to_image(image: &mut ImageArg, option: &str) -> Result<bool, SpecError> {
+        let format =
+            |field, name: &str| name.parse().map_err(|problem| SpecError { field, problem });
+        match option.split_once('=') {
+            Some(("format", name)) => image.format = Some(format("format", name)?),
+            Some(("backing", path)) => image.backing = Some(path.into()),
+            Some(("backing-format", name)) => {
+                image.backing_format = Some(format("backing_format", name)?);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Applies one option: `ro`, or `NAME=VALUE`.
@@ -101,14 +117,24 @@ impl FromStr for DiskArg {
                 problem: "starts with neither a path nor null:SIZE nor memory:SIZE".into(),
             });
         }
+        let mut image = None;
         let backend = match place.split_once(':') {
             Some(("null", size)) => Backend::Null(parse_size(size)?),
             Some(("memory", size)) => Backend::Memory(parse_size(size)?),
-            _ => Backend::File(place.into()),
+            _ => {
+                image = Some(ImageArg { file: place.clone().into(), ..ImageArg::default() });
+                Backend::File(place.into())
+            }
         };
         let mut disk = Self { spec: DiskSpec::new("disk", "unplaced", backend) };
         for option in parts {
-            disk.apply(&option)?;
+            let of_image = image.as_mut().map(|image| Self::apply_to_image(image, &option));
+            if !of_image.transpose()?.unwrap_or(false) {
+                disk.apply(&option)?;
+            }
+        }
+        if let Some(image) = image {
+            disk.spec.backend = image.backend()?;
         }
         disk.spec.validate()?;
         Ok(disk)
@@ -185,6 +211,16 @@ mod tests {
     }
 
     #[test]
+    fn a_format_is_stated() {
+        let text = "/a,,b.qcow2,backing=/c,,d.raw,format=qcow2,ro,backing-format=raw";
+        let backing = Some(Box::new(Backend::File("/c,d.raw".into())));
+        let expected = Backend::Qcow2 { file: "/a,b.qcow2".into(), backing };
+        let spec = parse(text).unwrap();
+        assert_eq!((spec.backend, spec.read_only), (expected, true));
+        assert_eq!(parse("a,format=raw").unwrap().backend, Backend::File("a".into()));
+    }
+
+    #[test]
     fn a_doubled_comma_belongs_to_the_path() {
         let spec = parse("/img/a,,b.raw,ro").unwrap();
         assert_eq!(spec.backend, Backend::File("/img/a,b.raw".into()));
@@ -200,6 +236,10 @@ mod tests {
             ("a.raw,cache=writethrough", "disk"),
             ("a.raw,", "disk"),
             ("a.raw,queues=0", "queues"),
+            ("a.raw,format=vhd", "format"),
+            ("a.raw,backing=b", "backing"),
+            ("a.qcow2,format=qcow2,backing=b", "backing_format"),
+            ("null:1M,format=raw", "disk"),
             ("a.raw,queues=70000", "queues"),
             ("a.raw,serial=123456789012345678901", "serial"),
             ("a.raw,block-size=1000", "block_size"),

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::Backend;
+
 /// Most extents of a reply to `image.map`. Such a reply fits into a line.
 pub const MAX_MAP_EXTENTS: u32 = 10_000;
 /// Extents of a reply to `image.map` unless its caller says otherwise.
@@ -46,6 +48,10 @@ impl std::str::FromStr for ImageFormat {
 
 fn default_deadline() -> u32 {
     DEFAULT_IMAGE_DEADLINE_S
+}
+
+fn longest_deadline() -> u32 {
+    MAX_IMAGE_DEADLINE_S
 }
 
 fn default_extents() -> u32 {
@@ -115,6 +121,52 @@ pub struct ImageCreate {
     pub backing: Option<ImageBacking>,
 }
 
+/// Parameters of `image.convert`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageConvert {
+    /// Tree of images to copy: files, windows of files, and qcow2 images over them. Paths are
+    /// absolute.
+    pub source: Backend,
+    /// Absolute path of the new image, which must not exist. It has no backing.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: ImageFormat,
+    /// Longest time that the call takes, in seconds; 1 to 86,400, by default 86,400.
+    #[serde(default = "longest_deadline")]
+    pub deadline_s: u32,
+}
+
+/// Parameters of `image.snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageSnapshotCall {
+    /// Absolute path of the image that becomes the base. No program may write it from then on.
+    pub base: PathBuf,
+    /// Its format.
+    pub base_format: ImageFormat,
+    /// Absolute path of the new qcow2 image over it, which must not exist.
+    pub path: PathBuf,
+}
+
+/// Result of `image.progress`: the running calls of `image.convert`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageProgressReply {
+    /// Each of them.
+    pub converting: Vec<ImageProgress>,
+}
+
+/// Progress of a call of `image.convert`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageProgress {
+    /// Path of the new image.
+    pub path: PathBuf,
+    /// Bytes of the disk that are done.
+    pub done_bytes: u64,
+    /// Size of the disk in bytes.
+    pub total_bytes: u64,
+}
+
 /// Reference of an image to the image below.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,7 +178,7 @@ pub struct ImageBacking {
     pub format: Option<String>,
 }
 
-/// Result of `image.info` and `image.create`.
+/// Result of `image.info`, `image.create`, `image.convert` and `image.snapshot`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInfo {
     /// Path of the image.

@@ -73,6 +73,7 @@ pub mod domain;
 pub mod export;
 pub mod id;
 pub mod image;
+pub mod image_arg;
 pub mod machine;
 pub mod nic;
 pub mod plan;

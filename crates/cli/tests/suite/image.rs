@@ -106,3 +106,23 @@ fn a_running_ringway_io_does_the_work_if_it_is_named() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no ringway-io answers"), "{}", stderr(&output));
 }
+
+#[test]
+fn disks_are_copied_and_snapshots_made_without_a_running_ringway_io() {
+    let dir = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..1 << 20).map(|at| (at / 4096 % 3) as u8).collect();
+    std::fs::write(dir.path().join("a.raw"), &content).unwrap();
+    let converted = image(dir.path(), "convert a.raw b.qcow2 --format raw --to qcow2");
+    assert!(converted.status.success(), "{converted:?}");
+    assert!(stdout(&converted).contains("1 MiB (1048576 bytes)"), "{converted:?}");
+    let snapshot = image(dir.path(), "snapshot b.qcow2 c.qcow2 --format qcow2");
+    assert!(snapshot.status.success(), "{snapshot:?}");
+    assert!(stdout(&snapshot).contains("b.qcow2 (qcow2)"), "{snapshot:?}");
+    let words = "convert c.qcow2 d.raw --format qcow2 --to raw";
+    let refused = image(dir.path(), words);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(stderr(&refused).contains("--backing"), "{refused:?}");
+    let back = image(dir.path(), &format!("{words} --backing b.qcow2 --backing-format qcow2"));
+    assert!(back.status.success(), "{back:?}");
+    assert!(std::fs::read(dir.path().join("d.raw")).unwrap() == content);
+}

@@ -144,11 +144,17 @@ impl Map {
             .map_err(Word::from_bits)
     }
 
-    /// Adds blocks to the mask of a word, if it is still data in the same cluster. Returns whether
-    /// it was.
-    pub fn add_blocks(&self, page: PageId, granule: u64, cluster: Word, blocks: u16) -> bool {
+    /// Counts a change in `commits`, then adds blocks to the mask of a word, if it is still data in
+    /// the same cluster. Returns whether it was.
+    pub(crate) fn add_blocks(
+        &self,
+        commits: &AtomicU64,
+        page: PageId,
+        granule: u64,
+        blocks: Word,
+    ) -> bool {
         let Some(cell) = self.cell(page, granule) else { return false };
-        order::add_blocks(cell, cluster, blocks)
+        order::add_blocks(commits, cell, blocks)
     }
 
     /// Replaces a word of a page and returns the former one. For the owner.
@@ -217,7 +223,8 @@ mod tests {
         assert_eq!((map.load(1).word, map.load(5).word), (Word::ASK, Word::ASK));
         assert_eq!(map.load(6).word, Word::ZERO, "outside");
         assert_eq!(map.unlink(1), Some(id));
-        assert!(map.add_blocks(id, 2, data(8, 0), 2), "a reader may still commit");
+        let commits = AtomicU64::new(0);
+        assert!(map.add_blocks(&commits, id, 2, data(8, 2)), "a reader may still commit");
         assert_eq!(map.load(2).word, Word::ASK);
         map.relink(1, id);
         assert_eq!(map.load(2).word, data(8, 3));
@@ -228,11 +235,13 @@ mod tests {
     fn blocks_are_added_to_their_cluster_only() {
         let map = Map::new(LAYOUT, &Arc::new(PagePool::new(1)));
         let id = map.link(0, &[data(8, 1), Word::busy(Word::BELOW)]).unwrap();
-        assert!(!map.add_blocks(id, 0, data(16, 0), 2) && !map.add_blocks(id, 1, data(8, 0), 2));
+        let commits = AtomicU64::new(0);
+        let add = |granule, blocks| map.add_blocks(&commits, id, granule, blocks);
+        assert!(!add(0, data(16, 2)) && !add(1, data(8, 2)));
         assert_eq!(map.exchange(id, 0, data(8, 3), Word::ZERO), Err(data(8, 1)));
-        assert!(map.add_blocks(id, 0, data(8, 0), 2));
+        assert!(add(0, data(8, 2)));
         assert_eq!(map.exchange(id, 0, data(8, 3), Word::ZERO), Ok(()));
-        assert!(!map.add_blocks(id, 0, data(8, 0), 2));
+        assert!(!add(0, data(8, 2)));
         assert_eq!(LAYOUT.full_mask(), 0xffff);
         assert_eq!(Layout { granule_bits: 14, ..LAYOUT }.full_mask(), 0xf);
     }

@@ -8,7 +8,7 @@ use super::{Obstacle, Owner};
 use crate::format::Format;
 use crate::map::{Base, Kind, PageId, Place, Word};
 use crate::planted::{Bug, is_planted};
-use crate::shared::{AnswerKind, Grant, Question, QuestionKind};
+use crate::shared::{AnswerKind, Claim, Grant, Question, QuestionKind};
 
 impl<F: Format> Owner<F> {
     /// Answers a question now, or keeps it until it can.
@@ -19,7 +19,7 @@ impl<F: Format> Owner<F> {
             QuestionKind::Describe(granule) => self.describe(granule).await,
             QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
-            QuestionKind::Discard(granule) => self.discard(granule).await,
+            QuestionKind::Discard(granule, ref claim) => self.discard(granule, claim).await,
             QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
             QuestionKind::Flush => return self.flushes.push(question),
             QuestionKind::Committed(_) => return self.retry_busy(),
@@ -52,7 +52,7 @@ impl<F: Format> Owner<F> {
 
     fn keep_busy(&mut self, question: Question) {
         let granule = match question.kind {
-            QuestionKind::Write(granule) | QuestionKind::Discard(granule) => granule,
+            QuestionKind::Write(granule) | QuestionKind::Discard(granule, _) => granule,
             // Others never wait for a granule.
             _ => return,
         };
@@ -183,7 +183,7 @@ impl<F: Format> Owner<F> {
     }
 
     /// Makes a granule zero. Its cluster is freed later.
-    async fn discard(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+    async fn discard(&mut self, granule: u64, claim: &Claim) -> Result<AnswerKind, Obstacle> {
         self.load_page(granule).await?;
         let found = self.shared.map.load(granule);
         let done = Ok(AnswerKind::Done(Ok(())));
@@ -197,9 +197,13 @@ impl<F: Format> Owner<F> {
             return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
+        // Nothing below waits: from here on the channel waits for the answer.
+        if !claim.take() {
+            return Ok(AnswerKind::Look);
+        }
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
-        let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.shared.count_commit();
+        let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.free_later(granule, old, number);
         done
     }

@@ -186,8 +186,8 @@ impl<F: Format> Owner<F> {
                 }
                 _ => {}
             }
-            self.mark_durable(granule, number);
         }
+        self.mark_durable(&round.entries.iter().map(|entry| (entry.0, entry.2)).collect());
         self.free_replaced();
         for (ring, position) in round.positions.iter().enumerate() {
             self.journal.drop_records(ring, *position);

@@ -14,6 +14,8 @@ use crate::{ImageError, ImageFile, PlainFile, run_now};
 pub const MAX_DISK_BYTES: u64 = 64 << 40;
 /// Smallest unit of a disk in bytes.
 pub(super) const SECTOR: u64 = 512;
+/// Smallest write to an image with extended L2 entries, in bytes.
+const SUBCLUSTER_BLOCK: u64 = 4096;
 /// Refcounts have 16 bits.
 const REFCOUNT_ORDER: u32 = 4;
 /// Shift of the cluster size, unless the caller chooses another: 64 KiB.
@@ -34,9 +36,11 @@ pub struct CreateOptions {
 
 impl CreateOptions {
     /// Returns the properties of Ringway's own images: clusters of 64 KiB with extended L2 entries.
+    /// These need blocks of 4 KiB to be written, so a disk of another size has plain entries.
     pub fn new(size: u64) -> Self {
         let cluster_bits = DEFAULT_CLUSTER_BITS;
-        Self { size, cluster_bits, extended_l2: true, backing: None }
+        let extended_l2 = size.is_multiple_of(SUBCLUSTER_BLOCK);
+        Self { size, cluster_bits, extended_l2, backing: None }
     }
 
     fn check(&self) -> Result<(), ImageError> {

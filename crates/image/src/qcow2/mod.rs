@@ -32,6 +32,7 @@ mod map;
 mod refcounts;
 mod snapshots;
 mod tables;
+mod writer;
 
 pub use bitmaps::Bitmap;
 pub use check::{CheckReport, Fault};
@@ -48,3 +49,4 @@ pub use lookup::Run;
 pub use map::{Extent, ExtentKind};
 pub use refcounts::Refcounts;
 pub use snapshots::Snapshot;
+pub use writer::ImageWriter;

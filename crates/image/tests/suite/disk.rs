@@ -10,7 +10,7 @@ use image::journal::{Cells, Journal, JournalSize};
 use image::map::{Base, Layout, Map, PagePool, Word};
 use image::owner::Owner;
 use image::qcow2::Qcow2Format;
-use image::shared::{AnswerKind, Grant, QuestionKind, Shared};
+use image::shared::{AnswerKind, Claim, Grant, QuestionKind, Shared};
 use image::{ImageFile, PlainFile, run_now};
 
 /// Small, so that rounds and folds happen.
@@ -216,7 +216,17 @@ impl MappedDisk {
     }
 
     pub(crate) fn discard(&mut self, granule: u64) {
-        assert_eq!(self.ask(QuestionKind::Discard(granule)), AnswerKind::Done(Ok(())));
+        assert_eq!(
+            self.ask(QuestionKind::Discard(granule, Claim::default())),
+            AnswerKind::Done(Ok(()))
+        );
+    }
+
+    /// Asks for a discard, and withdraws it before the owner has seen it.
+    pub(crate) fn withdraw_discard(&mut self, granule: u64) {
+        let claim = Claim::default();
+        assert!(claim.take());
+        self.ask(QuestionKind::Discard(granule, claim));
     }
 
     pub(crate) fn flush(&mut self) {

@@ -70,7 +70,10 @@ pub(crate) fn answer(
             call @ (Call::ImageInfo(_)
             | Call::ImageCheck(_)
             | Call::ImageMap(_)
-            | Call::ImageCreate(_)),
+            | Call::ImageCreate(_)
+            | Call::ImageConvert(_)
+            | Call::ImageSnapshot(_)
+            | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
         call => call.and_then(|call| carry_out(call_context.server, disk_registry, call)),
     };
@@ -185,7 +188,10 @@ fn carry_out(
         | Call::ImageInfo(_)
         | Call::ImageCheck(_)
         | Call::ImageMap(_)
-        | Call::ImageCreate(_) => Ok(Value::Null),
+        | Call::ImageCreate(_)
+        | Call::ImageConvert(_)
+        | Call::ImageSnapshot(_)
+        | Call::ImageProgress => Ok(Value::Null),
     }
 }
 

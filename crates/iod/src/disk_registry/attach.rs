@@ -29,7 +29,8 @@ impl DiskRegistry {
             self.serve_new(&served_disk).map(|()| served_disk)
         });
         self.end(&mut self.disks(), &id, attached.is_ok());
-        attached.map(|served_disk| reply(&served_disk)).map_err(failed)
+        let attached = attached.map_err(failed)?;
+        Ok(DiskReply { notes: attached.tree().notes.clone(), ..reply(&attached) })
     }
 
     /// Publishes a disk that is being attached, so that `stats` shows it.

@@ -2,11 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use disk::DiskError;
+use disk::{DiskError, ImageLock, open_image};
 use image::qcow2::{Backing, CreateOptions, create_file};
-use model::image::{ImageBacking, ImageCreate, ImageFormat};
+use model::image::{ImageBacking, ImageCreate, ImageFormat, ImageSnapshotCall};
 use model::spec::MAX_DISK_BYTES;
 use rustix::io::Errno;
 
@@ -38,6 +40,27 @@ pub(super) fn create(call: &ImageCreate) -> Result<(), ImageCallError> {
             })
         }
     }
+}
+
+/// Creates an image over one that no process writes. The base is locked meanwhile.
+pub(super) fn snapshot(
+    call: &ImageSnapshotCall,
+    stop: &Arc<AtomicBool>,
+) -> Result<(), ImageCallError> {
+    let ImageSnapshotCall { base, base_format, path } = call;
+    let file = Arc::new(open_image(base, true)?);
+    let _lock = ImageLock::take(base, file, false)?;
+    let size = match base_format {
+        ImageFormat::Raw => super::raw::info(base)?.size_bytes,
+        ImageFormat::Qcow2 => super::qcow2::info(base, stop)?.size_bytes,
+    };
+    // In one folder, the two may move together.
+    let name = base.file_name().filter(|_| base.parent() == path.parent());
+    let file = name.map_or_else(|| base.clone(), PathBuf::from);
+    let backing = Some(Backing { file, format: Some(base_format.name().into()) });
+    let options = CreateOptions { backing, ..CreateOptions::new(size) };
+    create_file(path, &options)
+        .map_err(|source| ImageCallError::Image { path: path.display().to_string(), source })
 }
 
 /// Checks that the image below exists. Its name is relative to the directory of the new image.

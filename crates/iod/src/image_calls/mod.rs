@@ -1,27 +1,33 @@
-//! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`.
+//! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`,
+//! `image.convert`, `image.snapshot`, `image.progress`.
 //!
 //! Each call runs on a thread of its own, because its storage may hang. Its caller waits until the
 //! deadline of the call, or until the process ends or the caller hangs up. Then the work stops at
 //! its next step. A thread that the storage holds keeps its permit, so hung storage cannot collect
 //! threads.
 
+mod convert;
 mod create;
+mod new_file;
 mod qcow2;
 mod raw;
+mod source;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disk::DiskError;
 use image::ImageError;
 use model::image::{
     ImageCheck, ImageCheckReport, ImageCreate, ImageFormat, ImageInfo, ImageMap, ImageMapReply,
-    ImageQuery,
+    ImageProgress, ImageProgressReply, ImageQuery, ImageSnapshotCall,
 };
 use model::rpc::{Call, RpcError, code};
 use rustix::net::{RecvFlags, recv};
@@ -30,9 +36,12 @@ use serde_json::Value;
 use vhost_user::{StopSignal, Woken};
 
 use crate::error::{error_chain, failed};
+use convert::Progress;
 
 /// Most calls at a time. A call uses up to 64 MiB of memory, and a thread.
 const MAX_CALLS: usize = 4;
+/// Longest wait for work that was told to stop.
+const CLEANUP: Duration = Duration::from_secs(2);
 /// Time that `image.create` may take, in seconds.
 const CREATE_DEADLINE_S: u32 = 30;
 
@@ -40,6 +49,7 @@ const CREATE_DEADLINE_S: u32 = 30;
 #[derive(Debug, Default)]
 pub(crate) struct ImageCalls {
     running: Arc<AtomicUsize>,
+    converting: Arc<Mutex<BTreeMap<PathBuf, Arc<Progress>>>>,
 }
 
 /// Permit of a running call, returned on drop.
@@ -49,6 +59,35 @@ impl Drop for CallPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Conversion in the list of running ones, as long as it runs.
+struct Shown {
+    converting: Arc<Mutex<BTreeMap<PathBuf, Arc<Progress>>>>,
+    path: PathBuf,
+    progress: Arc<Progress>,
+}
+
+impl Shown {
+    fn new(converting: Arc<Mutex<BTreeMap<PathBuf, Arc<Progress>>>>, path: &Path) -> Self {
+        let progress = Arc::<Progress>::default();
+        lock(&converting).insert(path.into(), Arc::clone(&progress));
+        Self { converting, path: path.into(), progress }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let mut converting = lock(&self.converting);
+        // Another call with the same path may have taken its place.
+        if converting.get(&self.path).is_some_and(|one| Arc::ptr_eq(one, &self.progress)) {
+            converting.remove(&self.path);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reason why a call on an image failed.
@@ -88,9 +127,32 @@ impl ImageCalls {
             Call::ImageCreate(call) => {
                 self.run_stoppable(CREATE_DEADLINE_S, caller, move |stop| create(&call, stop))
             }
+            Call::ImageConvert(call) => {
+                let deadline_s = call.deadline_s;
+                let converting = Arc::clone(&self.converting);
+                self.run_stoppable(deadline_s, caller, move |stop| {
+                    let shown = Shown::new(converting, &call.path);
+                    convert::convert(&call, stop, &shown.progress)?;
+                    new_info(&call.path, call.format, stop)
+                })
+            }
+            Call::ImageSnapshot(call) => {
+                self.run_stoppable(CREATE_DEADLINE_S, caller, move |stop| snapshot(&call, stop))
+            }
+            Call::ImageProgress => serde_json::to_value(self.progress()).map_err(failed),
             // The dispatcher sends no other call here.
             _ => Ok(Value::Null),
         }
+    }
+
+    /// Returns the progress of the running conversions.
+    fn progress(&self) -> ImageProgressReply {
+        let one = |(path, progress): (&PathBuf, &Arc<Progress>)| ImageProgress {
+            path: path.clone(),
+            done_bytes: progress.done.load(Ordering::Relaxed),
+            total_bytes: progress.total.load(Ordering::Relaxed),
+        };
+        ImageProgressReply { converting: lock(&self.converting).iter().map(one).collect() }
     }
 
     fn permit(&self) -> Result<CallPermit, RpcError> {
@@ -124,6 +186,10 @@ impl ImageCalls {
         let until = Instant::now() + Duration::from_secs(deadline_s.into());
         let why = wait(&ended, caller, until).map_err(failed)?;
         stop.store(true, Ordering::Relaxed);
+        if why != WaitEnd::Ended {
+            // It may have a file to remove.
+            ended.wait(None, Some(CLEANUP)).map_err(failed)?;
+        }
         let late = || RpcError { code: code::FAILED, message: why.text(deadline_s) };
         let result = match why {
             WaitEnd::Ended => receive.recv().map_err(|_| late())?,
@@ -203,7 +269,19 @@ fn map(call: &ImageMap, stop: &Arc<AtomicBool>) -> Result<ImageMapReply, ImageCa
 
 fn create(call: &ImageCreate, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
     create::create(call)?;
-    let query =
-        ImageQuery { path: call.path.clone(), format: call.format, deadline_s: CREATE_DEADLINE_S };
-    info(&query, stop)
+    new_info(&call.path, call.format, stop)
+}
+
+fn snapshot(call: &ImageSnapshotCall, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
+    create::snapshot(call, stop)?;
+    new_info(&call.path, ImageFormat::Qcow2, stop)
+}
+
+/// Returns the properties of an image that was created.
+fn new_info(
+    path: &Path,
+    format: ImageFormat,
+    stop: &Arc<AtomicBool>,
+) -> Result<ImageInfo, ImageCallError> {
+    info(&ImageQuery { path: path.into(), format, deadline_s: CREATE_DEADLINE_S }, stop)
 }

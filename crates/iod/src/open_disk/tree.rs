@@ -13,6 +13,7 @@ use disk::{
     Disk, DiskError, FileDisk, FileIdentity, FileOptions, MemoryDisk, NullDisk, OnFull, Window,
 };
 use image::map::PagePool;
+use image::{ImageError, ImageFile, PlainFile, run_now};
 use mapped::{MappedDisk, Qcow2Options};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::image_journal::{self, ImageJournal};
+use super::reference::{self, Comparison};
 use super::{OpenError, Opened, fenced, in_blocks, options};
 
 /// Descriptors from which a disk is opened, beside the paths of its spec.
@@ -70,6 +72,11 @@ enum Use {
     Container,
 }
 
+/// First bytes of a qcow2 image.
+const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+/// Alignment of reads that is enough for direct I/O on every storage.
+const MAGIC_ALIGNMENT: usize = 4096;
+
 /// Words of maps that this process keeps in memory: 64 MiB, which cover 512 GiB of images with
 /// clusters of 64 KiB.
 static PAGES: LazyLock<Arc<PagePool>> = LazyLock::new(|| Arc::new(PagePool::new(16 << 10)));
@@ -83,6 +90,8 @@ pub(super) struct TreeOpener<'a> {
     files: Vec<TreeFile>,
     memory: Option<Arc<OwnedFd>>,
     journal: Option<Arc<OwnedFd>>,
+    notes: Vec<String>,
+    refusal: Option<OpenError>,
 }
 
 impl<'a> TreeOpener<'a> {
@@ -98,8 +107,8 @@ impl<'a> TreeOpener<'a> {
         open_files: Vec<(OwnedFd, FileState)>,
     ) -> Self {
         let open_files = open_files.into_iter();
-        let (files, memory, journal) = Default::default();
-        Self { spec, sources, open_files, files, memory, journal }
+        let (files, memory, journal, notes, refusal) = Default::default();
+        Self { spec, sources, open_files, files, memory, journal, notes, refusal }
     }
 
     /// Opens the tree. If its top is a leaf, the guest sees at most `told` bytes of it.
@@ -108,10 +117,10 @@ impl<'a> TreeOpener<'a> {
         let disk = self.node(&spec.backend, !spec.read_only, told)?;
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
-        let Self { sources, files, memory, journal, .. } = self;
+        let Self { sources, files, memory, journal, notes, refusal, .. } = self;
         let mut handed_in = sources.files;
         handed_in.retain(|fd, _| spec.backend.files().any(|name| *name == FileRef::Fd { fd: *fd }));
-        Ok(Opened { disk, memory, journal, files, handed_in })
+        Ok(Opened { disk, memory, journal, files, handed_in, notes, refusal })
     }
 
     /// Opens a node with all below it.
@@ -125,7 +134,9 @@ impl<'a> TreeOpener<'a> {
         Ok(match node {
             Backend::File(name) => {
                 let size = told.unwrap_or(u64::MAX);
-                self.open_file(name, writable, Use::Disk { size })?
+                let disk = self.open_file(name, writable, Use::Disk { size })?;
+                self.notes.extend(raw_note(name, &disk));
+                disk
             }
             Backend::Null(size) => {
                 Arc::new(NullDisk::new(told.unwrap_or(*size), block_size, !writable))
@@ -165,7 +176,13 @@ impl<'a> TreeOpener<'a> {
         };
         let disk = MappedDisk::open_qcow2(file, below, options);
         let image_error = |source| OpenError::Image { name: name.clone(), source };
-        Ok(Arc::new(disk.map_err(image_error)?))
+        let disk = disk.map_err(image_error)?;
+        match reference::compare(name, disk.reference(), backing) {
+            Comparison::Same => {}
+            Comparison::Differs(note) => self.notes.push(note),
+            Comparison::NoBacking(error) => drop(self.refusal.get_or_insert(error)),
+        }
+        Ok(Arc::new(disk))
     }
 
     /// Returns the journal of an image. That of the image at the top outlives the process; those of
@@ -269,6 +286,23 @@ impl<'a> TreeOpener<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns a note if a raw image file begins like one of another format. A device is not read: it may
+/// hang, and an attach must not wait for it.
+fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
+    if disk.identity().ok()?.inode == 0 {
+        return None;
+    }
+    let mut magic = [0; 4];
+    let file = PlainFile::direct(disk.handover().0.try_clone().ok()?, MAGIC_ALIGNMENT).ok()?;
+    // An image that cannot be read says so when it is served.
+    let read = async { file.read_at(0, &mut magic).await.map_err(ImageError::io("read", 0)) };
+    run_now(read).ok().filter(|()| magic == QCOW2_MAGIC)?;
+    Some(format!(
+        "{name} is served as a raw image and begins like a qcow2 image; if it is one, state that: \
+         --format qcow2, or the backend {{\"qcow2\":{{\"file\":...}}}}"
+    ))
 }
 
 fn journal_error(name: &FileRef) -> impl Fn(MemoryError) -> OpenError {

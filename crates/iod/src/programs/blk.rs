@@ -100,6 +100,7 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
         }
         None => ServedDisk::open(spec, sources, pool)?,
     };
+    served_disk.tree().notes.iter().for_each(|note| tracing::warn!("{note}"));
     let disk = Disk { options, served_disk, keeper_client, end };
     let served = disk.serve(ready);
     // Flush the guest's writes whether or not serving failed.

@@ -128,7 +128,10 @@ impl ServedDisk {
         sources: Sources,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let opened = Self::open_disk(&spec, sources, None)?;
+        let mut opened = Self::open_disk(&spec, sources, None)?;
+        if let Some(refusal) = opened.refusal.take() {
+            return Err(refusal.into());
+        }
         Self::with(spec, opened, None, pool)
     }
 

@@ -24,13 +24,15 @@ pub(crate) struct ServedTree {
     journal: Option<Arc<OwnedFd>>,
     /// Descriptors that were handed in for the files, by their numbers in the spec.
     handed_in: BTreeMap<u32, OwnedFd>,
+    /// Notes on the files, with remedies.
+    pub(crate) notes: Vec<String>,
 }
 
 impl ServedTree {
     /// Separates an opened disk from the files and descriptors behind it.
     pub(super) fn new(backend: Backend, opened: Opened) -> (Arc<dyn Disk>, Self) {
-        let Opened { disk, memory, journal, files, handed_in } = opened;
-        (disk, Self { backend, files, memory, journal, handed_in })
+        let Opened { disk, memory, journal, files, handed_in, notes, .. } = opened;
+        (disk, Self { backend, files, memory, journal, handed_in, notes })
     }
 
     /// Reports it from now on if requests wait for space for a file of the tree.

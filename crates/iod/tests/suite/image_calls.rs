@@ -155,3 +155,122 @@ fn a_leak_is_released() {
     let report: ImageCheckReport = typed(&mut caller, "image.check", qcow2(&io, "a"));
     assert_eq!((report.errors, report.leaks), (0, 0), "{report:?}");
 }
+
+fn run(program: &str, words: &[&str]) {
+    let output = Command::new(program).args(words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {output:?}");
+}
+
+/// Creates a raw image of 8 MiB and three sectors, with data, holes, stored zeroes, and an end within
+/// a cluster.
+fn content(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    let size = (8 << 20) + 1536;
+    let file = std::fs::File::create(path).unwrap();
+    file.set_len(size).unwrap();
+    let noise: Vec<u8> =
+        (0..300_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for at in [0, 70_000, 3 << 20, size - 5000] {
+        let part = &noise[..noise.len().min((size - at) as usize)];
+        file.write_all_at(part, at).unwrap();
+    }
+    file.write_all_at(&[0; 1 << 20], 5 << 20).unwrap();
+}
+
+#[test]
+fn disks_are_converted_to_the_same_disks() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let path = |name: &str| io.socket(name).to_str().unwrap().to_owned();
+    let (raw, base, top) = (path("a.raw"), path("base.qcow2"), path("top.qcow2"));
+    content(Path::new(&raw));
+    let compressed = ["convert", "-q", "-c", "-f", "raw", "-O", "qcow2", &raw, &base];
+    run("qemu-img", &compressed);
+    let over = ["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &top, "16M"];
+    run("qemu-img", &over);
+    for command in ["write -q -P 5 1M 100k", "write -q -z 3M 128k", "write -q -P 6 12M 4k"] {
+        qemu_io(Path::new(&top), command);
+    }
+    let layers = json!({"qcow2": {"file": top, "backing": {"qcow2": {"file": base}}}});
+    let part = json!({"raw": {"child": {"file": raw}, "offset": 65536, "size": 1 << 20}});
+    for (source, oracle) in
+        [(json!({"file": raw}), &raw), (json!({"qcow2": {"file": base}}), &base), (layers, &top)]
+    {
+        for format in ["raw", "qcow2"] {
+            let new = path("new");
+            let params = json!({"source": source, "path": new, "format": format});
+            let info: ImageInfo = typed(&mut caller, "image.convert", params);
+            let from = if oracle.ends_with("raw") { "raw" } else { "qcow2" };
+            run("qemu-img", &["compare", "-q", "-f", from, "-F", format, oracle, &new]);
+            if format == "qcow2" {
+                run("qemu-img", &["check", "-q", "-f", "qcow2", &new]);
+            }
+            // Zeroes take no space: at most 1 MiB of data, and what a qcow2 file grows by.
+            assert!(info.stored_bytes < 3 << 20, "{source} {format}: {}", info.stored_bytes);
+            std::fs::remove_file(&new).unwrap();
+        }
+    }
+    let params = json!({"source": part, "path": path("part"), "format": "raw"});
+    typed::<ImageInfo>(&mut caller, "image.convert", params);
+    let whole = std::fs::read(&raw).unwrap();
+    assert!(std::fs::read(path("part")).unwrap() == whole[65536..65536 + (1 << 20)]);
+    assert_eq!(caller.call("image.progress", Value::Null).unwrap(), json!({"converting": []}));
+}
+
+#[test]
+fn a_conversion_that_fails_leaves_nothing() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let path = |name: &str| io.socket(name).to_str().unwrap().to_owned();
+    let (raw, top) = (path("a.raw"), path("top.qcow2"));
+    content(Path::new(&raw));
+    let over = ["create", "-q", "-f", "qcow2", "-b", &raw, "-F", "raw", &top, "16M"];
+    run("qemu-img", &over);
+    let before = names(&io.folder);
+    let mut refused = |source: Value, new: &str, text: &str| {
+        let params = json!({"source": source, "path": new, "format": "qcow2"});
+        let error = caller.call("image.convert", params).unwrap_err().message;
+        assert!(error.contains(text), "{error}");
+    };
+    let new = path("new");
+    refused(json!({"file": raw}), &top, "File exists");
+    refused(json!({"file": raw}), "/no/such/folder/a", "No such file");
+    refused(json!({"file": "a.raw"}), &new, "absolute paths");
+    refused(json!({"qcow2": {"file": raw}}), &new, "not a qcow2 image");
+    refused(json!({"qcow2": {"file": top}}), &new, "only a part of its disk");
+    refused(json!({"memory": 1 << 20}), &new, "consists of files");
+    caller.disk("disk.attach", io.spec("d", json!({"file": raw, })));
+    let mut caller = io.caller();
+    let params = json!({"source": {"file": raw}, "path": new, "format": "raw"});
+    let error = caller.call("image.convert", params).unwrap_err().message;
+    assert!(error.contains("in use"), "{error}");
+    caller.call("disk.detach", json!({"id": "d"})).unwrap();
+    assert_eq!(names(&io.folder), before);
+}
+
+#[test]
+fn an_offline_snapshot_refers_to_its_base() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let path = |name: &str| io.socket(name).to_str().unwrap().to_owned();
+    content(Path::new(&path("a.raw")));
+    let snapshot = |base: &str, format: &str, new: &str| json!({"base": path(base), "base_format": format, "path": path(new)});
+    let params = snapshot("a.raw", "raw", "b.qcow2");
+    let info: ImageInfo = typed(&mut caller, "image.snapshot", params.clone());
+    assert_eq!(info.size_bytes, (8 << 20) + 1536);
+    let backing = info.qcow2.unwrap().backing.unwrap();
+    assert_eq!((backing.file, backing.format.as_deref()), ("a.raw".into(), Some("raw")));
+    typed::<ImageInfo>(&mut caller, "image.snapshot", snapshot("b.qcow2", "qcow2", "c.qcow2"));
+    run(
+        "qemu-img",
+        &["compare", "-q", "-f", "raw", "-F", "qcow2", &path("a.raw"), &path("c.qcow2")],
+    );
+    let error = caller.call("image.snapshot", params).unwrap_err().message;
+    assert!(error.contains("File exists"), "{error}");
+    let layers = json!({"qcow2": {"file": path("b.qcow2"), "backing": {"file": path("a.raw")}}});
+    let mut spec = io.spec("d", layers);
+    spec["cache"] = json!("writeback");
+    caller.disk("disk.attach", spec);
+    let error = caller.call("image.snapshot", snapshot("b.qcow2", "qcow2", "d.qcow2")).unwrap_err();
+    assert!(error.message.contains("in use"), "{error}");
+}

@@ -20,6 +20,7 @@ mod full;
 mod handover;
 mod idle;
 mod image_calls;
+mod image_layers;
 mod images;
 mod io_nics;
 mod keeper;

@@ -10,11 +10,12 @@ use super::{
 };
 use crate::export::ExportSpec;
 use crate::image::{
-    ImageCheck, ImageCreate, ImageMap, ImageQuery, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+    ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageSnapshotCall,
+    MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
-use crate::spec::DiskSpec;
+use crate::spec::{DiskSpec, FileRef};
 
 /// A call with checked parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +70,12 @@ pub enum Call {
     ImageMap(ImageMap),
     /// `image.create`: create an empty image file.
     ImageCreate(ImageCreate),
+    /// `image.convert`: copy a disk to a new image file.
+    ImageConvert(ImageConvert),
+    /// `image.snapshot`: create a qcow2 image over an image that no program writes.
+    ImageSnapshot(ImageSnapshotCall),
+    /// `image.progress`: report how far the running conversions are.
+    ImageProgress,
     /// `stats`: report everything, or one disk or NIC.
     Stats(StatsQuery),
     /// `metrics`: report everything in the OpenMetrics text format.
@@ -83,7 +90,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 29] = [
+pub const METHODS: [&str; 32] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -108,6 +115,9 @@ pub const METHODS: [&str; 29] = [
     "image.check",
     "image.map",
     "image.create",
+    "image.convert",
+    "image.snapshot",
+    "image.progress",
     "stats",
     "metrics",
     "upgrade",
@@ -214,6 +224,22 @@ impl Call {
                 check_image(&create.path, 1)?;
                 Ok(Self::ImageCreate(create))
             }
+            "image.convert" => {
+                let convert: ImageConvert = typed(params)?;
+                check_image(&convert.path, convert.deadline_s)?;
+                let paths = convert.source.files().map(FileRef::path);
+                if paths.into_iter().any(|path| path.is_none_or(|path| !path.is_absolute())) {
+                    return Err(invalid("the files of source must be absolute paths".into()));
+                }
+                Ok(Self::ImageConvert(convert))
+            }
+            "image.snapshot" => {
+                let snapshot: ImageSnapshotCall = typed(params)?;
+                check_image(&snapshot.path, 1)?;
+                check_image(&snapshot.base, 1)?;
+                Ok(Self::ImageSnapshot(snapshot))
+            }
+            "image.progress" => Ok(Self::ImageProgress),
             other => Err(unknown(other)),
         }
     }

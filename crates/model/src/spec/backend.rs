@@ -127,6 +127,23 @@ impl Backend {
         self.nodes().filter_map(Self::file)
     }
 
+    /// Changes the paths of all files.
+    pub fn change_paths(&mut self, change: impl Fn(&mut PathBuf)) {
+        let mut node = Some(self);
+        while let Some(present) = node {
+            if let Self::File(FileRef::Path(path)) | Self::Qcow2 { file: FileRef::Path(path), .. } =
+                present
+            {
+                change(path);
+            }
+            node = match present {
+                Self::Raw { child, .. } => Some(child),
+                Self::Qcow2 { backing, .. } => backing.as_deref_mut(),
+                Self::File(_) | Self::Null(_) | Self::Memory(_) => None,
+            };
+        }
+    }
+
     /// Returns the node's own file.
     fn file(&self) -> Option<&FileRef> {
         match self {

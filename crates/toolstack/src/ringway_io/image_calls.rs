@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model::image::{
-    DEFAULT_IMAGE_DEADLINE_S, ImageCheck, ImageCheckReport, ImageCreate, ImageInfo, ImageMap,
-    ImageMapReply, ImageQuery,
+    DEFAULT_IMAGE_DEADLINE_S, ImageCheck, ImageCheckReport, ImageConvert, ImageCreate, ImageInfo,
+    ImageMap, ImageMapReply, ImageProgressReply, ImageQuery, ImageSnapshotCall,
 };
 use serde_json::json;
 
@@ -52,5 +52,35 @@ impl RpcConnection {
     /// The errors of [`Self::call`].
     pub async fn image_create(&mut self, create: &ImageCreate) -> Result<ImageInfo, DatapathError> {
         self.typed("image.create", json!(create), wait(DEFAULT_IMAGE_DEADLINE_S)).await
+    }
+
+    /// Calls `image.convert`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_convert(
+        &mut self,
+        convert: &ImageConvert,
+    ) -> Result<ImageInfo, DatapathError> {
+        self.typed("image.convert", json!(convert), wait(convert.deadline_s)).await
+    }
+
+    /// Calls `image.snapshot`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_snapshot(
+        &mut self,
+        snapshot: &ImageSnapshotCall,
+    ) -> Result<ImageInfo, DatapathError> {
+        self.typed("image.snapshot", json!(snapshot), wait(DEFAULT_IMAGE_DEADLINE_S)).await
+    }
+
+    /// Calls `image.progress`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_progress(&mut self) -> Result<ImageProgressReply, DatapathError> {
+        self.typed("image.progress", json!({}), wait(DEFAULT_IMAGE_DEADLINE_S)).await
     }
 }

@@ -1,9 +1,12 @@
 //! `ringway-io` for the calls of one command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{DatapathError, IoProcess, RpcConnection};
 use crate::run::workspace::Workspace;
+
+/// Name of the control socket.
+const SOCKET: &str = "io.sock";
 
 /// Running `ringway-io` on a control socket in a private directory. It serves no disk. Dropping it
 /// kills the process and removes the directory.
@@ -24,9 +27,14 @@ impl PrivateIo {
     pub async fn start(program: &Path, scratch: &Path) -> Result<Self, DatapathError> {
         let workspace = Workspace::new(scratch)
             .map_err(|source| DatapathError::Folder { folder: scratch.into(), source })?;
-        let mut process = IoProcess::spawn(program, &workspace.path().join("io.sock"), false)?;
+        let mut process = IoProcess::spawn(program, &workspace.path().join(SOCKET), false)?;
         let connection = process.ready().await?;
         Ok(Self { process, connection, workspace })
+    }
+
+    /// Returns the path of the control socket.
+    pub fn control(&self) -> PathBuf {
+        self.workspace.path().join(SOCKET)
     }
 
     /// Returns the connection for calls.

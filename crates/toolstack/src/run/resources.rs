@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::machine::{AccelChoice, MachineSpec};
 use model::report::Stats;
-use model::spec::{Backend, FileRef, SpecError};
+use model::spec::SpecError;
 use model::topology::disk_address;
 use tokio::net::UnixStream;
 use tokio::time::MissedTickBehavior;
@@ -66,9 +66,9 @@ impl RunResources {
             let id = format!("disk{position}");
             let socket = dir.join(format!("{id}.sock"));
             let mut placed = disk.place(&id, &socket)?;
-            if let Backend::File(FileRef::Path(path)) = &mut placed.backend {
+            placed.backend.change_paths(|path| {
                 *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
-            }
+            });
             if let Err(error) = client.attach(&placed).await {
                 return Err(RunError::Disk {
                     position: position + 1,

@@ -1,8 +1,9 @@
-//! `ringway image`: shows, checks, maps and creates image files.
+//! `ringway image`: shows, checks, maps, creates and converts image files.
 //!
 //! A `ringway-io` does the work, because it alone reads images: the one whose control socket the
 //! user names, or one that the command starts for itself.
 
+mod convert;
 mod text;
 
 use std::io::Write as _;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use model::image::{
     DEFAULT_IMAGE_DEADLINE_S, ImageBacking, ImageCheck, ImageCreate, ImageFormat, ImageInfo,
-    ImageMap, ImageMapReply, ImageQuery, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+    ImageMap, ImageMapReply, ImageQuery, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
 use model::machine::parse_timeout;
 use model::spec::{SpecError, parse_size};
@@ -33,6 +34,8 @@ const ERRORS: u8 = 4;
   ringway image info /img/a.qcow2 --format qcow2
   ringway image check /img/a.qcow2 --format qcow2 --timeout 10m
   ringway image map /img/a.qcow2 --format qcow2 --json
+  ringway image convert /img/a.qcow2 /img/c.raw --format qcow2 --to raw
+  ringway image snapshot /img/a.qcow2 /img/d.qcow2 --format qcow2
 
 The format is always stated and never guessed: a guest can write the header of another format into
 a raw image. The work is done by a ringway-io that the command starts and ends, or by the one at
@@ -56,6 +59,10 @@ enum Action {
     Map(Map),
     /// Create an empty image in a new file
     Create(Create),
+    /// Copy a disk to a new image file
+    Convert(convert::Convert),
+    /// Create an image over one that no VM uses
+    Snapshot(Snapshot),
 }
 
 /// Image, and how to print the result.
@@ -136,6 +143,21 @@ struct Create {
     backing_format: Option<ImageFormat>,
 }
 
+/// Options of `ringway image snapshot`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  ringway image snapshot /img/a.qcow2 /img/b.qcow2 --format qcow2
+
+The new image has what is written from now on, the base has the rest. Serve the new one with both:
+a base that is written afterwards spoils all images over it. For a disk that a VM uses, call
+disk.snapshot (ringway io).")]
+struct Snapshot {
+    #[command(flatten)]
+    base: Target,
+    /// New qcow2 image
+    new: PathBuf,
+}
+
 /// Parses the deadline of a call in seconds.
 fn deadline(text: &str) -> Result<u32, SpecError> {
     let seconds = parse_timeout(text)?.as_secs();
@@ -149,11 +171,13 @@ fn deadline(text: &str) -> Result<u32, SpecError> {
 impl Image {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         if let Some(control) = &self.control {
-            return self.action.run(&mut RpcConnection::connect(control).await?).await;
+            let mut connection = RpcConnection::connect(control).await?;
+            return self.action.run(&mut connection, control).await;
         }
         let program = binaries::ours(binaries::RINGWAY_IO)?;
         let mut private = PrivateIo::start(&program, &scratch_of_user()).await?;
-        let code = self.action.run(private.connection()).await;
+        let control = private.control();
+        let code = self.action.run(private.connection(), &control).await;
         // The result counts: nothing of the image depends on how this process ends.
         if let Err(error) = private.stop().await {
             tracing::warn!("ringway-io did not end in order: {error}");
@@ -163,7 +187,7 @@ impl Image {
 }
 
 impl Action {
-    async fn run(self, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
+    async fn run(self, connection: &mut RpcConnection, control: &Path) -> anyhow::Result<ExitCode> {
         match self {
             Self::Info(Info { target }) => {
                 let (path, json) = (absolute(&target.path)?, target.json);
@@ -177,6 +201,8 @@ impl Action {
             Self::Check(check) => run_check(check, connection).await,
             Self::Map(Map { target }) => run_map(target, connection).await,
             Self::Create(create) => run_create(create, connection).await,
+            Self::Convert(convert) => convert.run(connection, control).await,
+            Self::Snapshot(snapshot) => run_snapshot(snapshot, connection).await,
         }
     }
 }
@@ -224,6 +250,18 @@ async fn run_create(create: Create, connection: &mut RpcConnection) -> anyhow::R
     let params = ImageCreate { path, format: target.format, size, backing };
     let info = connection.image_create(&params).await?;
     print(target.json.then(|| json!(info)), || text::info(&info))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_snapshot(
+    snapshot: Snapshot,
+    connection: &mut RpcConnection,
+) -> anyhow::Result<ExitCode> {
+    let Snapshot { base: Target { path, format, json }, new } = snapshot;
+    let (base, path) = (absolute(&path)?, absolute(&new)?);
+    let params = ImageSnapshotCall { base, base_format: format, path };
+    let info = connection.image_snapshot(&params).await?;
+    print(json.then(|| json!(info)), || text::info(&info))?;
     Ok(ExitCode::SUCCESS)
 }
 

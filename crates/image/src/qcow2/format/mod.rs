@@ -96,7 +96,6 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
     }
 
     /// Sets the bytes by which the file grows.
-    #[cfg(test)]
     pub(crate) fn set_growth(&mut self, bytes: u64) {
         self.space.growth_bytes = bytes;
     }

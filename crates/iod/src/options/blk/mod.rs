@@ -9,6 +9,8 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser};
+use model::image::ImageFormat;
+use model::image_arg::ImageArg;
 use model::spec::{Backend, BlockSize, CacheMode, Caps, DiskSpec, OnFull, SpecError};
 
 use crate::open_disk::CONNECTED;
@@ -22,7 +24,7 @@ pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-f
 
 /// Serve one disk to virtual machines over vhost-user.
 ///
-/// The disk is a raw image file, a block device, memory, or a null device. Any virtual machine
+/// The disk is an image file (raw or qcow2), a block device, memory, or a null device. Any virtual machine
 /// monitor that speaks vhost-user can use it. The program serves one front-end at a time; the next
 /// one waits. SIGTERM, SIGINT and SIGHUP end the program cleanly. Logs go to standard error, without
 /// waiting for their reader; RINGWAY_LOG=debug logs more.
@@ -49,7 +51,7 @@ pub struct BlkOptions {
     #[arg(long)]
     pub print_capabilities: bool,
 
-    /// Raw image file or block device
+    /// Image file or block device; raw unless --format says otherwise
     #[arg(long, value_name = "PATH", help_heading = "Disk (one of)")]
     pub blk_file: Option<PathBuf>,
     /// Zeroed memory of this size, for example 512M
@@ -64,6 +66,18 @@ pub struct BlkOptions {
     /// descriptor
     #[arg(long, value_name = "JSON", value_parser = backend, help_heading = "Disk (one of)")]
     pub backend: Option<Backend>,
+
+    /// Format of the image file. It is never guessed: a guest can write the header of another format
+    /// into a raw image [default: raw]
+    #[arg(long, value_name = "raw|qcow2", conflicts_with_all = OTHERS, help_heading = IMAGE)]
+    pub format: Option<ImageFormat>,
+    /// Image that has what a qcow2 image does not have; for longer chains use --backend
+    #[arg(long, value_name = "PATH", requires = "backing_format", conflicts_with_all = OTHERS)]
+    #[arg(help_heading = IMAGE)]
+    pub backing: Option<PathBuf>,
+    /// Format of the backing
+    #[arg(long, value_name = "raw|qcow2", requires = "backing", help_heading = IMAGE)]
+    pub backing_format: Option<ImageFormat>,
 
     /// Refuse writes
     #[arg(long)]
@@ -139,6 +153,11 @@ pub struct BlkOptions {
     pub worker: bool,
 }
 
+/// Heading of the options of an image file.
+const IMAGE: &str = "Image file";
+/// Disks that are no image file.
+const OTHERS: [&str; 3] = ["memory", "null", "backend"];
+
 const EXAMPLE: &str = "Example, with QEMU:
   ringway-blk --socket-path /tmp/d.sock --blk-file disk.img &
   qemu-system-x86_64 -m 512M -object memory-backend-memfd,id=m,size=512M,share=on \\
@@ -168,7 +187,15 @@ impl BlkOptions {
     pub fn spec(&self) -> Result<DiskSpec, SpecError> {
         let backend = match (&self.backend, &self.blk_file, self.memory, self.null) {
             (Some(backend), ..) => backend.clone(),
-            (None, Some(path), ..) => Backend::File(path.into()),
+            (None, Some(path), ..) => {
+                let image = ImageArg {
+                    file: path.clone(),
+                    format: self.format,
+                    backing: self.backing.clone(),
+                    backing_format: self.backing_format,
+                };
+                image.backend()?
+            }
             (None, None, Some(size), _) => Backend::Memory(size),
             (None, None, None, size) => Backend::Null(size.unwrap_or(0)),
         };

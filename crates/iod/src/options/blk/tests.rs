@@ -62,6 +62,19 @@ fn every_option_reaches_the_spec() {
 }
 
 #[test]
+fn the_format_of_an_image_is_stated() {
+    let backend = |line: &str| {
+        let line = format!("ringway-blk --socket-path /s --blk-file /a {line}");
+        serde_json::to_string(&parse(line.trim()).unwrap().spec().unwrap().backend).unwrap()
+    };
+    assert_eq!(backend(""), r#"{"file":"/a"}"#);
+    assert_eq!(backend("--format raw"), r#"{"file":"/a"}"#);
+    assert_eq!(backend("--format qcow2"), r#"{"qcow2":{"file":"/a"}}"#);
+    let layers = backend("--format qcow2 --backing /b --backing-format raw");
+    assert_eq!(layers, r#"{"qcow2":{"file":"/a","backing":{"file":"/b"}}}"#);
+}
+
+#[test]
 fn each_refusal_names_the_option() {
     for (line, named) in [
         ("ringway-blk --null 1M", "--socket-path"),
@@ -75,6 +88,9 @@ fn each_refusal_names_the_option() {
         ("ringway-blk --fd 3 --connect --null 1M", "--connect"),
         ("ringway-blk --fd 3 --supervise --null 1M", "--supervise"),
         ("ringway-blk --socket-path /s --null 1M --frob", "--frob"),
+        ("ringway-blk --socket-path /s --null 1M --format qcow2", "--null"),
+        ("ringway-blk --socket-path /s --blk-file /a --format vhd", "--format"),
+        ("ringway-blk --socket-path /s --blk-file /a --backing /b", "--backing-format"),
         ("ringway-blk --socket-path /s --null 1M --num-queues 0", "--num-queues"),
         ("ringway-blk --socket-path /s --null 1M --num-queues 257", "--num-queues"),
         ("ringway-blk --socket-path /s --null 1M --num-queues many", "--num-queues"),
@@ -101,6 +117,7 @@ fn each_refusal_names_the_option() {
         (r#"ringway-blk --socket-path /s --backend {"null":513}"#, "backend"),
         ("ringway-blk --socket-path /s --null 1M --stop-deadline 0", "stop_deadline_ms"),
         ("ringway-blk --socket-path /s --null 1M --iops 0", "caps.iops"),
+        ("ringway-blk --socket-path /s --blk-file /a --backing /b --backing-format raw", "backing"),
         ("ringway-blk --socket-path /s --null 1M --bps 1", "caps.bytes_per_second"),
         ("ringway-blk --socket-path /s --null 1M --block-size 100", "block_size"),
     ] {

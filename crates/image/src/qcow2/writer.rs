@@ -1,0 +1,95 @@
+//! Writer of a new image, from the first byte of its disk to the last.
+
+use super::create::{CreateOptions, create};
+use super::format::Qcow2Format;
+use crate::format::Format;
+use crate::map::{Base, Layout, Word};
+use crate::{ImageError, ImageFile};
+
+/// References that are stored together: those of 512 MiB.
+const BATCH: usize = 8192;
+/// Bytes by which the file grows: what is left behind the last cluster stays allocated.
+const GROWTH_BYTES: u64 = 1 << 20;
+
+/// Writer of a new image, which nothing else uses before it is finished.
+#[derive(Debug)]
+pub struct ImageWriter<F> {
+    format: Qcow2Format<F>,
+    layout: Layout,
+    references: Vec<(u64, Word)>,
+}
+
+impl<F: ImageFile + Clone> ImageWriter<F> {
+    /// Creates an image without a backing image in an empty file.
+    ///
+    /// # Errors
+    /// As [`create`].
+    pub async fn create(file: F, size: u64) -> Result<Self, ImageError> {
+        create(&file, &CreateOptions::new(size)).await?;
+        let mut format = Qcow2Format::open(file, false).await?;
+        format.set_growth(GROWTH_BYTES);
+        let layout = format.layout();
+        Ok(Self { format, layout, references: Vec::new() })
+    }
+
+    /// Returns the size of a cluster in bytes.
+    pub fn cluster_bytes(&self) -> u64 {
+        1 << self.layout.granule_bits
+    }
+
+    /// Stores data at an offset behind all that was written before, a multiple of a cluster. Blocks
+    /// of zeroes take no space.
+    ///
+    /// # Errors
+    /// Storage fails or is full.
+    pub async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
+        let bytes = 1 << self.layout.granule_bits;
+        for (granule, cluster) in (offset >> self.layout.granule_bits..).zip(data.chunks(bytes)) {
+            self.write_cluster(granule, cluster).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_cluster(&mut self, granule: u64, data: &[u8]) -> Result<(), ImageError> {
+        let block = 1 << self.layout.block_bits;
+        let has_data = |block: &[u8]| block.iter().any(|byte| *byte != 0);
+        // A cluster has at most 16 blocks.
+        let mask = data.chunks(block).map(has_data).zip(0..16);
+        let mask = mask.fold(0, |mask, (stored, bit)| mask | u16::from(stored) << bit);
+        if mask == 0 {
+            return Ok(());
+        }
+        // Without extended entries, a cluster is stored as a whole: new ones are zero.
+        let mask = if self.format.has_blocks() { mask } else { self.layout.full_mask() };
+        self.format.reserve(granule).await?;
+        let place = self.format.allocate().await?;
+        let start = place.units() << self.layout.unit_bits;
+        let stored: Vec<_> = (0..).step_by(block).zip(data.chunks(block)).collect();
+        for run in stored.chunk_by(|(_, one), (_, next)| has_data(one) == has_data(next)) {
+            let Some((at, _)) = run.first().filter(|(_, first)| has_data(first)) else { continue };
+            let len = run.iter().map(|(_, block)| block.len()).sum::<usize>();
+            let data = data.get(*at..*at + len).unwrap_or_default();
+            let offset = start + *at as u64;
+            let written = self.format.file().write_at(offset, data).await;
+            written.map_err(ImageError::io("write", offset))?;
+        }
+        self.references.push((granule, Word::data(place, mask, Base::Zero)));
+        if self.references.len() >= BATCH { self.store_references().await } else { Ok(()) }
+    }
+
+    /// Stores the references so far. Without syncs: the image has no user who could see a crash.
+    async fn store_references(&mut self) -> Result<(), ImageError> {
+        let references = std::mem::take(&mut self.references);
+        self.format.prepare(&references).await?;
+        self.format.write(&references).await
+    }
+
+    /// Completes the image and makes it durable.
+    ///
+    /// # Errors
+    /// Storage fails or is full.
+    pub async fn finish(mut self) -> Result<(), ImageError> {
+        self.store_references().await?;
+        self.format.file().sync().await.map_err(ImageError::io("flush", 0))
+    }
+}

@@ -1,0 +1,127 @@
+//! Copies of disks in new image files.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use disk::DiskError;
+use image::qcow2::ImageWriter;
+use image::{ImageError, ImageFile, PlainFile, run_now};
+use model::image::{ImageConvert, ImageFormat};
+use rustix::io::Errno;
+
+use super::ImageCallError;
+use super::new_file::NewFile;
+use super::source::Source;
+
+/// Bytes that are copied together, a multiple of every cluster.
+const CHUNK: usize = 2 << 20;
+/// Bytes of a raw image that are stored or left out together.
+const BLOCK: usize = 4096;
+
+/// Progress of a copy.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) done: AtomicU64,
+    pub(super) total: AtomicU64,
+}
+
+/// New image.
+enum Target {
+    Raw(PlainFile),
+    Qcow2(Box<ImageWriter<Arc<PlainFile>>>),
+}
+
+impl Target {
+    fn create(file: OwnedFd, format: ImageFormat, size: u64) -> Result<Self, ImageError> {
+        let file = PlainFile::new(file);
+        match format {
+            ImageFormat::Raw => {
+                let sized = file.set_len(size);
+                run_now(async { sized.await.map_err(ImageError::io("size", 0)) })?;
+                Ok(Self::Raw(file))
+            }
+            ImageFormat::Qcow2 => {
+                let writer = run_now(ImageWriter::create(Arc::new(file), size))?;
+                Ok(Self::Qcow2(Box::new(writer)))
+            }
+        }
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
+        let file = match self {
+            Self::Qcow2(writer) => return run_now(writer.write(offset, data)),
+            Self::Raw(file) => file,
+        };
+        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        let blocks: Vec<_> = (offset..).step_by(BLOCK).zip(data.chunks(BLOCK)).collect();
+        for run in blocks.chunk_by(|(_, one), (_, next)| is_zero(one) == is_zero(next)) {
+            let Some((at, _)) = run.first().filter(|(_, first)| !is_zero(first)) else { continue };
+            let len = run.iter().map(|(_, block)| block.len()).sum::<usize>();
+            // Within the data.
+            let skip = (at - offset) as usize;
+            let part = data.get(skip..skip + len).unwrap_or_default();
+            run_now(async {
+                file.write_at(*at, part).await.map_err(ImageError::io("write", *at))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), ImageError> {
+        match self {
+            Self::Raw(_) => Ok(()),
+            Self::Qcow2(writer) => run_now((*writer).finish()),
+        }
+    }
+}
+
+/// Copies a disk to a new file, which appears when it is complete.
+pub(super) fn convert(
+    call: &ImageConvert,
+    stop: &Arc<AtomicBool>,
+    progress: &Progress,
+) -> Result<(), ImageCallError> {
+    let path = &call.path;
+    let mut source = Source::open(&call.source, stop)?;
+    let size = source.size();
+    if size == 0 {
+        return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
+    }
+    progress.total.store(size, Ordering::Relaxed);
+    let file = NewFile::create(path).map_err(os("create", path))?;
+    let failed = |source| ImageCallError::Image { path: path.display().to_string(), source };
+    let own = file.fd().try_clone().map_err(os("create", path))?;
+    let mut target = Target::create(own, call.format, size).map_err(failed)?;
+    let (mut at, mut buffer) = (0, vec![0; CHUNK]);
+    while at < size {
+        if stop.load(Ordering::Relaxed) {
+            return Err(failed(ImageError::Stopped));
+        }
+        let data = source.next_data(at)?;
+        at = at.max(data - data % CHUNK as u64);
+        if data < size {
+            // At most the length of the buffer.
+            let len = (size - at).min(CHUNK as u64) as usize;
+            let part = buffer.get_mut(..len).unwrap_or_default();
+            source.read(at, part)?;
+            target.write(at, part).map_err(failed)?;
+            at += len as u64;
+        } else {
+            at = size;
+        }
+        progress.done.store(at, Ordering::Relaxed);
+    }
+    target.finish().map_err(failed)?;
+    Ok(file.publish().map_err(os("store", path))?)
+}
+
+fn os(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
+    let path = path.to_owned();
+    move |error| {
+        let source = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        DiskError::Os { action, path, source }
+    }
+}

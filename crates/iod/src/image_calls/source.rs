@@ -1,0 +1,227 @@
+//! A tree of images that is read from its first byte to its last.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use disk::{DiskError, ImageLock, open_image};
+use image::qcow2::{Access, Compressed, Image, Mapping};
+use image::{ImageError, ImageFile, PlainFile, run_now};
+use model::spec::Backend;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::ImageCallError;
+
+/// Disk that is read. All its files are locked against writers.
+pub(super) struct Source {
+    node: Node,
+    /// Size of the disk in bytes.
+    size: u64,
+    path: String,
+    _lock: Option<ImageLock>,
+}
+
+enum Node {
+    Raw(PlainFile),
+    Qcow2 {
+        image: Box<Image<PlainFile>>,
+        below: Option<Box<Source>>,
+        /// Compressed cluster that was read last.
+        cluster: Option<(Compressed, Vec<u8>)>,
+    },
+    Window {
+        child: Box<Source>,
+        offset: u64,
+    },
+}
+
+impl Source {
+    /// Opens and locks the files of a tree.
+    ///
+    /// # Errors
+    /// A file cannot be opened, another process writes it, or it is not as stated.
+    pub(super) fn open(backend: &Backend, stop: &Arc<AtomicBool>) -> Result<Self, ImageCallError> {
+        match backend {
+            Backend::File(file) => {
+                let (path, fd, lock) = locked(file.path())?;
+                let size = seek(&fd, SeekFrom::End(0)).map_err(os("measure", path))?;
+                let file = PlainFile::new(fd.try_clone().map_err(io("open", path))?);
+                let path = path.display().to_string();
+                Ok(Self { node: Node::Raw(file), size, path, _lock: Some(lock) })
+            }
+            Backend::Qcow2 { file, backing } => {
+                let (path, fd, lock) = locked(file.path())?;
+                let file = PlainFile::new(fd.try_clone().map_err(io("open", path))?);
+                let path = path.display().to_string();
+                let failed = |source| ImageCallError::Image { path: path.clone(), source };
+                let mut image = run_now(Image::open(file, Access::Read)).map_err(failed)?;
+                image.stop_when(Arc::clone(stop));
+                let below = backing.as_deref().map(|backing| Self::open(backing, stop));
+                let below = below.transpose()?.map(Box::new);
+                if below.is_none() && image.header().backing().is_some() {
+                    let problem = format!(
+                        "the image {path} has only a part of its disk; give the image below, too \
+                         (--backing)"
+                    );
+                    return Err(ImageCallError::Refused(problem));
+                }
+                let size = image.header().size;
+                let node = Node::Qcow2 { image: Box::new(image), below, cluster: None };
+                Ok(Self { node, size, path, _lock: Some(lock) })
+            }
+            Backend::Raw { child, offset, size } => {
+                let child = Self::open(child, stop)?;
+                if offset.checked_add(*size).is_none_or(|end| end > child.size) {
+                    let problem =
+                        format!("the window of {size} bytes at {offset} is not inside its image");
+                    return Err(ImageCallError::Refused(problem));
+                }
+                let path = child.path.clone();
+                let node = Node::Window { child: Box::new(child), offset: *offset };
+                Ok(Self { node, size: *size, path, _lock: None })
+            }
+            Backend::Null(_) | Backend::Memory(_) => {
+                let problem = "a source consists of files; attach other disks and export them";
+                Err(ImageCallError::Refused(problem.into()))
+            }
+        }
+    }
+
+    /// Returns the size of the disk in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Fills `out` with the bytes from `at`. Behind the end there are zeroes.
+    ///
+    /// # Errors
+    /// A file fails or is damaged.
+    pub(super) fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), ImageCallError> {
+        let inside = self.size.saturating_sub(at).min(out.len() as u64);
+        // At most the length of a slice.
+        let (out, behind) = out.split_at_mut(inside as usize);
+        behind.fill(0);
+        let path = &self.path;
+        let failed = |source| ImageCallError::Image { path: path.clone(), source };
+        match &mut self.node {
+            Node::Raw(file) => read_padded(file, at, out).map_err(failed),
+            Node::Window { child, offset } => child.read(offset.saturating_add(at), out),
+            Node::Qcow2 { image, below, cluster } => {
+                let mut done = 0;
+                while done < out.len() {
+                    let from = at + done as u64;
+                    let run = run_now(image.lookup(from)).map_err(failed)?;
+                    let left = (out.len() - done) as u64;
+                    let next = done + run.bytes.min(left) as usize;
+                    let part = out.get_mut(done..next).unwrap_or_default();
+                    match (run.mapping, &mut *below) {
+                        (Mapping::Unallocated, Some(below)) => below.read(from, part)?,
+                        (Mapping::Zero | Mapping::Unallocated, _) => part.fill(0),
+                        (Mapping::Data { host_offset, .. }, _) => {
+                            read_padded(image.file(), host_offset, part).map_err(failed)?;
+                        }
+                        (Mapping::Compressed(compressed), _) => {
+                            decompress(image, compressed, cluster).map_err(failed)?;
+                            let bytes = cluster.as_ref().map_or(&[][..], |(_, bytes)| bytes);
+                            let skip = (from % image.header().cluster_bytes()) as usize;
+                            let found = bytes.get(skip..skip + part.len());
+                            found.into_iter().for_each(|found| part.copy_from_slice(found));
+                        }
+                    }
+                    done = next;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the first byte from `at` on that may not be zero, at most the size of the disk.
+    ///
+    /// # Errors
+    /// A file fails or is damaged.
+    pub(super) fn next_data(&mut self, at: u64) -> Result<u64, ImageCallError> {
+        let size = self.size;
+        let path = &self.path;
+        let failed = |source| ImageCallError::Image { path: path.clone(), source };
+        let found = match &mut self.node {
+            Node::Raw(file) => match seek(file.fd(), SeekFrom::Data(at)) {
+                Ok(found) => found.max(at),
+                Err(Errno::NXIO) => size,
+                // The storage cannot tell.
+                Err(_) => at,
+            },
+            Node::Window { child, offset } => {
+                child.next_data(offset.saturating_add(at))?.saturating_sub(*offset)
+            }
+            Node::Qcow2 { image, below, .. } => {
+                let mut found = at;
+                while found < size {
+                    let run = run_now(image.lookup(found)).map_err(failed)?;
+                    let end = found + run.bytes;
+                    match (run.mapping, &mut *below) {
+                        (Mapping::Zero, _) | (Mapping::Unallocated, None) => found = end,
+                        (Mapping::Unallocated, Some(below)) => {
+                            // Behind its end, the layer below is zero.
+                            let next =
+                                if found < below.size { below.next_data(found)? } else { end };
+                            if next < end.min(below.size) {
+                                return Ok(next);
+                            }
+                            found = end;
+                        }
+                        (Mapping::Data { .. } | Mapping::Compressed(_), _) => return Ok(found),
+                    }
+                }
+                found
+            }
+        };
+        Ok(found.min(size))
+    }
+}
+
+fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> DiskError {
+    let path = path.to_owned();
+    move |source| DiskError::Os { action, path, source }
+}
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
+    let os = os(action, path);
+    move |error| os(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Opens a file and locks it against writers.
+fn locked(path: Option<&Path>) -> Result<(&Path, Arc<OwnedFd>, ImageLock), ImageCallError> {
+    let missing = || ImageCallError::Refused("a source is given by paths".into());
+    let path = path.ok_or_else(missing)?;
+    let fd = Arc::new(open_image(path, true)?);
+    let lock = ImageLock::take(path, Arc::clone(&fd), false)?;
+    Ok((path, fd, lock))
+}
+
+/// Reads from a file whose last cluster may be shorter than others.
+fn read_padded(file: &PlainFile, offset: u64, out: &mut [u8]) -> Result<(), ImageError> {
+    let len = run_now(async { file.len().await.map_err(ImageError::io("measure", 0)) })?;
+    let inside = len.saturating_sub(offset).min(out.len() as u64);
+    // At most the length of a slice.
+    let (out, behind) = out.split_at_mut(inside as usize);
+    behind.fill(0);
+    run_now(async { file.read_at(offset, out).await.map_err(ImageError::io("read", offset)) })
+}
+
+/// Decompresses a cluster, unless it is the one that was read last.
+fn decompress(
+    image: &mut Image<PlainFile>,
+    compressed: Compressed,
+    last: &mut Option<(Compressed, Vec<u8>)>,
+) -> Result<(), ImageError> {
+    if last.as_ref().is_some_and(|(known, _)| *known == compressed) {
+        return Ok(());
+    }
+    // A cluster has at most 2 MiB.
+    let mut bytes = vec![0; image.header().cluster_bytes() as usize];
+    run_now(image.read_compressed(compressed, &mut bytes))?;
+    *last = Some((compressed, bytes));
+    Ok(())
+}
