@@ -56,7 +56,7 @@ fn damaged_and_wrong_images_are_refused_and_not_changed() {
     };
     let tree = |file: &str| json!({"qcow2": {"file": file}});
     for (len, reason) in
-        [(0, "empty"), (600, "ends behind the file"), (4096, "ends behind the file")]
+        [(0, "0 bytes, too few"), (600, "600 bytes, too few"), (4096, "ends behind the file")]
     {
         let path = cut("cut.qcow2", len);
         refused(&io, &tree(&path), &[&path, reason], &[&path]);
@@ -69,7 +69,7 @@ fn damaged_and_wrong_images_are_refused_and_not_changed() {
     refused(&io, &over(tree(&base)), &[&base, "not a qcow2 image"], &[&whole, &base]);
     refused(&io, &over(tree(&whole)), &["in the tree twice"], &[&whole]);
     let cycle = json!({"qcow2": {"file": base, "backing": over(json!({"file": base}))}});
-    refused(&io, &cycle, &["not a qcow2 image"], &[&whole, &base]);
+    refused(&io, &cycle, &[&base, "in the tree twice"], &[&whole, &base]);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
