@@ -257,6 +257,15 @@ impl Disk for MappedDisk {
         self.file.sync()
     }
 
+    fn begin_quiesce(&self) {
+        if let Some(service) = self.service().clone() {
+            service.begin_pause();
+        }
+        if let Some(below) = &self.below {
+            below.begin_quiesce();
+        }
+    }
+
     fn quiesce(&self) {
         let service = self.service().clone();
         if let Some(service) = service {

@@ -52,7 +52,10 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// Storage failed, now or before.
     fn sync(self: Arc<Self>) -> Result<(), ImageError>;
 
-    /// Ends the thread, and lets questions wait. Nothing is flushed.
+    /// Lets questions wait from now on. Does not wait.
+    fn begin_pause(&self);
+
+    /// Waits until no thread has the owner, after [`Self::begin_pause`]. Nothing is flushed.
     fn pause(self: Arc<Self>);
 
     /// Answers questions again.
@@ -376,9 +379,11 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         }
     }
 
-    fn pause(self: Arc<Self>) {
-        // From now on: a resume that comes before the owner has stopped must hold.
+    fn begin_pause(&self) {
         lock(&self.state).is_paused = true;
+    }
+
+    fn pause(self: Arc<Self>) {
         drop(self.wait_owner());
         // A resume may have come meanwhile.
         let state = lock(&self.state);
@@ -474,6 +479,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let service = start(&dir, 1);
         let owner = lock(&service.state).owner.take();
+        service.begin_pause();
         let paused = Arc::clone(&service);
         let thread = std::thread::spawn(move || paused.pause());
         let waits = |state: &mut State<_>| !state.is_stopping;

@@ -240,6 +240,9 @@ impl<'a> TreeOpener<'a> {
         role: Use,
     ) -> Result<Arc<FileDisk>, OpenError> {
         if let Some(reused) = self.sources.reused.iter().find(|file| file.name == *name) {
+            if writable && reused.disk.geometry().read_only {
+                return Err(OpenError::ReadOnlyFile { name: name.clone() });
+            }
             let reused = reused.clone();
             self.files.push(reused.clone());
             return Ok(reused.disk);

@@ -81,8 +81,6 @@ pub struct ServedDisk {
     waiter: Mutex<Option<Arc<fence::FenceWaiter>>>,
     /// I/O abandoned to hung storage.
     abandoned_io: Mutex<AbandonedIo>,
-    /// Last quiescing of the tree, and whether it came too late. Its thread has a reference, too.
-    late_quiesce: Mutex<Arc<AtomicBool>>,
     /// Ends the session thread between sessions.
     stop: Mutex<StopSignal>,
     /// True if the session thread must end because the disk is being quiesced.
@@ -174,7 +172,6 @@ impl ServedDisk {
             ending: Mutex::default(),
             waiter: Mutex::default(),
             abandoned_io: Mutex::default(),
-            late_quiesce: Mutex::default(),
             stop,
             still: AtomicBool::new(false),
             thread: Mutex::default(),

@@ -222,24 +222,12 @@ impl ServedDisk {
     /// # Errors
     /// Its storage is late. The tree goes on when the storage answers.
     pub(super) fn quiesce_tree(&self, deadline: Instant) -> Result<(), ServedDiskError> {
-        let not_drained = || ServedDiskError::NotDrained { place: self.backend_text() };
-        let mut last = lock(&self.late_quiesce);
-        if Arc::strong_count(&last) > 1 {
-            // The end of the last one would undo this one.
-            return Err(not_drained());
-        }
-        *last = Arc::default();
-        let (disk, is_late) = (self.replaceable.current(), Arc::clone(&last));
-        let quiesce = move || {
-            disk.quiesce();
-            if is_late.load(Ordering::SeqCst) {
-                disk.unquiesce();
-            }
-        };
-        run_with_deadline(deadline, quiesce).map_err(|_| {
-            last.store(true, Ordering::SeqCst);
+        let disk = self.replaceable.current();
+        // Here and not on the thread, which may come late: `unquiesce` holds then.
+        disk.begin_quiesce();
+        run_with_deadline(deadline, move || disk.quiesce()).map_err(|_| {
             self.disk.unquiesce();
-            not_drained()
+            ServedDiskError::NotDrained { place: self.backend_text() }
         })
     }
 
