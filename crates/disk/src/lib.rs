@@ -148,6 +148,10 @@ pub trait Disk: Debug + Send + Sync {
     /// Storage failed, now or before: what was written may be lost.
     fn sync(&self) -> Result<(), DiskError>;
 
+    /// Lets background work end soon. [`Disk::quiesce`] follows, perhaps on another thread that
+    /// comes late: [`Disk::unquiesce`] undoes this call whether or not it has come. Never waits.
+    fn begin_quiesce(&self) {}
+
     /// Stops what the disk does in the background, so that another process can continue with it. No
     /// request that changes the disk is in flight. Other requests may wait from then on. May wait
     /// for the storage. Nothing is flushed.

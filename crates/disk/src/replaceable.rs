@@ -53,6 +53,10 @@ impl Disk for Replaceable {
         self.current().sync()
     }
 
+    fn begin_quiesce(&self) {
+        self.current().begin_quiesce();
+    }
+
     fn quiesce(&self) {
         self.current().quiesce();
     }

@@ -63,6 +63,10 @@ impl Disk for Window {
         self.child.sync()
     }
 
+    fn begin_quiesce(&self) {
+        self.child.begin_quiesce();
+    }
+
     fn quiesce(&self) {
         self.child.quiesce();
     }

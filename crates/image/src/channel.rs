@@ -168,13 +168,12 @@ impl MapChannel {
     /// cluster. Second half of [`Self::commit_blocks`].
     pub(crate) fn publish(&mut self, added: AddedBlocks) {
         let AddedBlocks { hold, granule, page, blocks, record } = added;
-        let is_there = self.shared.map.add_blocks(page, granule, blocks, blocks.mask());
+        let is_there = self.shared.add_blocks(page, granule, blocks);
         if let (false, Some(record)) = (is_there, record)
             && !is_planted(Bug::RecordNotCanceled)
         {
             self.ring.cancel(record);
         }
-        self.shared.count_commit();
         // Only now: the record and its epoch end together.
         hold.into_iter().for_each(|hold| self.slot.leave(hold));
     }
@@ -208,9 +207,9 @@ impl MapChannel {
         let Grant { granule, page, prior, place, base, entry } = *grant;
         let word = Word::data(place, blocks, base);
         self.shared.journal.commit(entry, word);
+        self.shared.count_commit();
         // Nothing else changes a busy word.
         let _ = self.shared.map.exchange(page, granule, Word::busy(prior), word);
-        self.shared.count_commit();
         self.slot.leave(hold);
         if self.shared.has_waiters() {
             self.ask(0, QuestionKind::Committed(granule));
@@ -223,7 +222,8 @@ impl MapChannel {
         self.ask(0, QuestionKind::Failed(grant));
     }
 
-    /// Returns whether a durable write that has been committed needs a round before it ends.
+    /// Returns whether a durable write needs a round before it ends. To be asked after the write was
+    /// planned: a word that it uses is shown after its change was counted.
     pub fn needs_round(&self) -> bool {
         !is_planted(Bug::DurableWithoutRound) && !self.shared.is_durable()
     }

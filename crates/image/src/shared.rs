@@ -51,8 +51,8 @@ pub enum QuestionKind {
     Words(u64),
     /// Make a granule writable.
     Write(u64),
-    /// Make a whole granule zero.
-    Discard(u64),
+    /// Make a whole granule zero, if the channel has not taken the claim before.
+    Discard(u64, Claim),
     /// Make all acknowledged writes durable.
     Flush,
     /// Make room in a ring of the journal.
@@ -62,6 +62,26 @@ pub enum QuestionKind {
     /// A channel could not fill a grant. No answer.
     Failed(Grant),
 }
+
+/// Right to decide about a question: the owner takes it to carry the question out, the channel to
+/// withdraw it. The first one gets it.
+#[derive(Clone, Debug, Default)]
+pub struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// Takes the claim. Returns false if it was taken before.
+    pub fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl PartialEq for Claim {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Claim {}
 
 /// Permission to fill a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +156,16 @@ impl Shared {
         self.commits.load(Ordering::SeqCst)
     }
 
-    /// Counts a change of a reference, before it is acknowledged.
+    /// Counts a change of a reference, after it is in the journal and before any channel can see it:
+    /// a request that relies on it needs a round to be durable.
     pub fn count_commit(&self) {
-        self.commits.fetch_add(1, Ordering::SeqCst);
+        order::count_commit(&self.commits);
+    }
+
+    /// Counts recorded blocks as a change and adds them to the mask of a word, if it is still data
+    /// in the same cluster. Returns whether it was.
+    pub(crate) fn add_blocks(&self, page: PageId, granule: u64, blocks: Word) -> bool {
+        self.map.add_blocks(&self.commits, page, granule, blocks)
     }
 
     /// Notes that the first `commits` changes are durable.

@@ -42,6 +42,15 @@ pub enum OpenError {
         /// Number of descriptors that were handed in.
         count: usize,
     },
+    /// The top of a new tree is a file that the present tree has below its top.
+    #[error(
+        "{name} is below the top of the present tree, so it is open for reading only; detach the \
+         disk and attach it with the new tree"
+    )]
+    ReadOnlyFile {
+        /// The file.
+        name: FileRef,
+    },
     /// Another process handed over other files than the spec has.
     #[error("the former process handed {count} files over, and the tree has {expected}")]
     HandedOver {

@@ -1,5 +1,6 @@
 //! One reactor's channel to a mapped disk.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -135,7 +136,7 @@ impl MappedChannel {
     ) -> usize {
         let (holds, added) = (Few::default(), Few::default());
         let phase = Phase::Planned;
-        let (file_offset, waits_for_map) = (0, false);
+        let (file_offset, is_counted, waits_for_map, claim) = (0, false, false, None);
         let piece = Piece {
             parent,
             action,
@@ -147,6 +148,8 @@ impl MappedChannel {
             holds,
             added,
             file_offset,
+            is_counted,
+            claim,
         };
         let index = self.pieces.insert(piece);
         if let Some(parent) = self.parents.get(parent) {
@@ -179,6 +182,10 @@ impl MappedChannel {
     pub(crate) fn ask(&mut self, index: usize, question: QuestionKind) {
         let Some(piece) = self.pieces.get(index) else { return };
         piece.phase = Phase::Asked;
+        piece.claim = match &question {
+            QuestionKind::Discard(_, claim) => Some(claim.clone()),
+            _ => None,
+        };
         // A flush waits for the storage.
         piece.waits_for_map = question != QuestionKind::Flush;
         let counts = piece.waits_for_map;
@@ -261,6 +268,7 @@ impl MappedChannel {
     /// Ends a piece. The request ends with its last piece.
     pub(crate) fn end_piece(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.remove(index) else { return };
+        self.container.end_waits(piece.is_counted.into());
         self.end_part(piece.parent, outcome, piece.buffers);
     }
 
@@ -269,6 +277,7 @@ impl MappedChannel {
         self.end_map_wait(index);
         let Some(piece) = self.pieces.get(index) else { return };
         piece.phase = Phase::Ended;
+        self.container.end_waits(std::mem::take(&mut piece.is_counted).into());
         let (parent, buffers) = (piece.parent, std::mem::take(&mut piece.buffers));
         self.end_part(parent, outcome, buffers);
     }
@@ -294,6 +303,13 @@ impl MappedChannel {
         if let Some(Parent { tag, outcome, buffers, holds, .. }) = self.parents.remove(index) {
             holds.into_iter().for_each(|hold| self.map.leave(hold));
             self.ended.push(Completion { tag, outcome, buffers });
+        }
+    }
+
+    /// Makes a request fail when its pieces have ended.
+    pub(crate) fn fail_request(&mut self, index: usize, error: IoError) {
+        if let Some(parent) = self.parents.get(index).filter(|parent| parent.outcome.is_ok()) {
+            parent.outcome = Err(error);
         }
     }
 
@@ -332,6 +348,16 @@ impl MappedChannel {
         if let Some(piece) = self.pieces.get(index) {
             piece.phase = Phase::Stalled;
         }
+        self.count_wait(index);
+    }
+
+    /// Counts a piece that waits for space until it ends.
+    pub(crate) fn count_wait(&mut self, index: usize) {
+        if let Some(piece) = self.pieces.get(index)
+            && !std::mem::replace(&mut piece.is_counted, true)
+        {
+            self.container.begin_waits(1);
+        }
     }
 
     /// Tries a piece again that waits for space.
@@ -339,7 +365,6 @@ impl MappedChannel {
         let Some(piece) = self.pieces.get(index) else { return };
         let Phase::StalledMidway(offset) = piece.phase else { return self.planned.push(index) };
         piece.phase = Phase::Submitted;
-        piece.file_offset = offset;
         let buffers = std::mem::take(&mut piece.buffers);
         let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index as u32);
         let request = Request { kind, offset, len: len as u64, buffers, tag };
@@ -368,7 +393,7 @@ impl MappedChannel {
             (Phase::Asked, AnswerKind::Done(outcome)) => {
                 let holds = std::mem::take(&mut piece.holds);
                 holds.into_iter().for_each(|hold| self.map.leave(hold));
-                self.on_done(index, outcome.map_err(IoError::Storage));
+                self.on_done(index, outcome.map_err(io_error));
             }
             _ => {}
         }
@@ -394,10 +419,10 @@ impl MappedChannel {
         if self.may_wait() {
             return;
         }
-        let asked = self.service.waiting() > 0;
+        let asked = self.is_draining && self.service.waiting() > 0;
         let waits = |piece: &Piece| match piece.phase {
             Phase::Stalled | Phase::StalledMidway(_) => true,
-            Phase::Asked => asked && matches!(piece.action, Action::Write { .. } | Action::Zero),
+            Phase::Asked => asked && piece.action != Action::Read,
             _ => false,
         };
         for index in self.indices(waits) {
@@ -409,6 +434,11 @@ impl MappedChannel {
     fn end_waiting(&mut self, index: usize, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.get(index) else { return };
         if matches!(piece.phase, Phase::Asked) {
+            // The owner must not zero the granule later, when the guest has written to it again.
+            if piece.claim.as_ref().is_some_and(|claim| !claim.take()) {
+                // It does so now, and its answer ends the piece.
+                return;
+            }
             let holds = std::mem::take(&mut piece.holds);
             holds.into_iter().for_each(|hold| self.map.leave(hold));
             return self.end_asked(index, outcome);
@@ -458,6 +488,11 @@ impl MappedChannel {
         }
         self.op_completions = timers;
     }
+}
+
+/// Returns the failure of a request whose question failed.
+fn io_error(error: Errno) -> IoError {
+    if error == Errno::NOSPC { IoError::Full } else { IoError::Storage(error) }
 }
 
 impl Channel for MappedChannel {
@@ -517,7 +552,13 @@ impl Channel for MappedChannel {
             Phase::Asked => asked,
             _ => false,
         };
-        self.pieces.iter().filter(|(_, piece)| waits(piece)).count()
+        let mut waiting: BTreeMap<usize, u32> = BTreeMap::new();
+        for (_, piece) in self.pieces.iter().filter(|(_, piece)| waits(piece)) {
+            *waiting.entry(piece.parent).or_default() += 1;
+        }
+        // A request with another piece in the kernel does not wait.
+        let all_wait = |at: usize, parent: &Parent| waiting.get(&at) == Some(&parent.left);
+        self.parents.iter().filter(|(at, parent)| all_wait(*at, parent)).count()
     }
 
     fn fail_stalled(&mut self, _: &mut Context<'_>) {
@@ -545,7 +586,16 @@ impl Drop for MappedChannel {
             _ => None,
         });
         // A late write may land in their clusters.
-        fills.for_each(|grant| self.map.ask(0, QuestionKind::Failed(grant)));
-        self.service.close_channel(self.number);
+        let asked = fills.map(|grant| self.map.ask(0, QuestionKind::Failed(grant))).count();
+        for claim in self.pieces.iter().filter_map(|(_, piece)| piece.claim.as_ref()) {
+            claim.take();
+        }
+        let counted = self.pieces.iter().filter(|(_, piece)| piece.is_counted).count();
+        self.container.end_waits(counted as u64);
+        Arc::clone(&self.service).close_channel(self.number);
+        if asked > 0 {
+            // Requests of other channels may wait for the granules of the grants.
+            Arc::clone(&self.service).notify();
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::channel::{Limits, MappedChannel};
 use crate::counters::Counters;
 use crate::extents::Asker;
 use crate::mailbox::Mailbox;
-use crate::service::{OwnerService, Service};
+use crate::service::{OwnerService, Service, ServiceOptions};
 use crate::source::{ImageSource, JournalSource};
 
 /// Channels of a disk that can be open at a time: its queues, and connections of exports.
@@ -60,6 +60,9 @@ pub struct MappedDisk {
     grow: Box<GrowFn>,
     size: AtomicU64,
     counters: Arc<Counters>,
+    /// Held while the storage is waited for.
+    activating: Mutex<()>,
+    /// Never held for long: reactors take it.
     service: Mutex<Option<Arc<dyn Service>>>,
     /// Reference of the image to the one below.
     pub(crate) reference: Option<Backing>,
@@ -82,18 +85,26 @@ impl MappedDisk {
     ) -> Self {
         let counters = Arc::<Counters>::default();
         let (journal, pages) = (Arc::clone(&options.journal), Arc::clone(&options.pages));
-        let (source, counted) = (Arc::new(source), Arc::clone(&counters));
-        let to_grow = Arc::clone(&source);
-        let read_only = options.geometry.read_only;
+        let to_grow = Arc::new(source);
+        let source = Arc::clone(&to_grow);
+        let (read_only, waits_for_room) = (options.geometry.read_only, options.waits_for_room);
+        let (storage, counted) = (Arc::clone(&file), Arc::clone(&counters));
         let start = move || {
-            recover(&*source, &journal, &pages, read_only)?;
+            let service_options = |counters| ServiceOptions {
+                file: Arc::clone(&storage),
+                rings: CHANNELS,
+                waits_for_room,
+                counters,
+            };
+            recover(&*source, &journal, &pages, read_only, service_options(Arc::default()))?;
             let cells = Arc::clone(&journal).open()?;
-            start(&*source, cells, &pages, Arc::clone(&counted))
+            start(&*source, cells, &pages, service_options(Arc::clone(&counted)))
         };
         let grow = move |size| to_grow.grow(size);
-        let (size, service) = (AtomicU64::new(options.geometry.size), Mutex::default());
+        let size = AtomicU64::new(options.geometry.size);
         let (start, grow) = (Box::new(start), Box::new(grow));
-        Self { file, below, options, start, grow, size, counters, service, reference: None }
+        let (activating, service, reference) = Default::default();
+        Self { file, below, options, start, grow, size, counters, activating, service, reference }
     }
 
     /// Returns the file of the image.
@@ -119,47 +130,18 @@ impl MappedDisk {
         let path = self.options.path.clone();
         move |error| DiskError::Image { path, problem: error.to_string() }
     }
-}
 
-/// Starts the owner of an image with the journal in `cells`.
-fn start(
-    source: &impl ImageSource,
-    cells: Cells,
-    pages: &Arc<PagePool>,
-    counters: Arc<Counters>,
-) -> Result<Arc<dyn Service>, ImageError> {
-    let format = source.open()?;
-    let map = Map::new(format.layout(), Arc::clone(pages));
-    let shared = Arc::new(Shared::new(map, Journal::open(cells, JOURNAL)?));
-    let service: Arc<dyn Service> = OwnerService::start(shared, format, counters, CHANNELS)?;
-    Ok(service)
-}
-
-/// Makes durable what a process left that has died and that nothing preserves.
-fn recover(
-    source: &impl ImageSource,
-    journal: &Arc<dyn JournalSource>,
-    pages: &Arc<PagePool>,
-    read_only: bool,
-) -> Result<(), ImageError> {
-    let Some(cells) = journal.former()? else { return Ok(()) };
-    if read_only {
-        let problem = "the disk is read-only; serve it once for writing".into();
-        return Err(journal.refusal(&ImageError::Repair { problem }).into());
-    }
-    let owner = Journal::open(Arc::clone(&cells), JOURNAL).map(JournalOwner::new);
-    let verified = owner.map_err(ImageError::from).and_then(|owner| source.verify(&owner));
-    verified.map_err(|error| journal.refusal(&error))?;
-    start(source, cells, pages, Arc::default())?.stop()?;
-    Ok(journal.remove_former()?)
-}
-
-impl Disk for MappedDisk {
-    fn geometry(&self) -> Geometry {
-        Geometry { size: self.size.load(Ordering::Acquire), ..self.options.geometry }
+    #[cfg(test)]
+    pub(crate) fn set_service(&self, service: Arc<dyn Service>) {
+        *self.service() = Some(service);
     }
 
-    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+    /// Opens a channel whose image is in `file`.
+    pub(crate) fn open_channel_on(
+        &self,
+        file: Box<dyn Channel>,
+        context: &mut Context<'_>,
+    ) -> Box<dyn Channel> {
         let Some(service) = self.service().clone() else {
             tracing::error!("a queue of {self:?} starts, but the disk is not active");
             return Box::new(BrokenChannel);
@@ -174,7 +156,6 @@ impl Disk for MappedDisk {
             return Box::new(BrokenChannel);
         };
         let below = self.below.as_ref().map(|below| below.open_channel(context));
-        let file = self.file.open_channel(context);
         let limits = Limits {
             below: self.below.as_ref().map_or(0, |below| below.geometry().size),
             waits_for_room: self.options.waits_for_room,
@@ -189,6 +170,50 @@ impl Disk for MappedDisk {
         );
         Box::new(channel)
     }
+}
+
+/// Starts the owner of an image with the journal in `cells`.
+fn start(
+    source: &impl ImageSource,
+    cells: Cells,
+    pages: &Arc<PagePool>,
+    options: ServiceOptions,
+) -> Result<Arc<dyn Service>, ImageError> {
+    let format = source.open()?;
+    let map = Map::new(format.layout(), pages);
+    let shared = Arc::new(Shared::new(map, Journal::open(cells, JOURNAL)?));
+    let service: Arc<dyn Service> = OwnerService::start(shared, format, options)?;
+    Ok(service)
+}
+
+/// Makes durable what a process left that has died and that nothing preserves.
+fn recover(
+    source: &impl ImageSource,
+    journal: &Arc<dyn JournalSource>,
+    pages: &Arc<PagePool>,
+    read_only: bool,
+    options: ServiceOptions,
+) -> Result<(), ImageError> {
+    let Some(cells) = journal.former()? else { return Ok(()) };
+    if read_only {
+        let problem = "the disk is read-only; serve it once for writing".into();
+        return Err(journal.refusal(&ImageError::Repair { problem }).into());
+    }
+    let owner = Journal::open(Arc::clone(&cells), JOURNAL).map(JournalOwner::new);
+    let verified = owner.map_err(ImageError::from).and_then(|owner| source.verify(&owner));
+    verified.map_err(|error| journal.refusal(&error))?;
+    start(source, cells, pages, options)?.stop()?;
+    Ok(journal.remove_former()?)
+}
+
+impl Disk for MappedDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.options.geometry }
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        self.open_channel_on(self.file.open_channel(context), context)
+    }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
         self.file.wait_fence()?;
@@ -196,8 +221,8 @@ impl Disk for MappedDisk {
     }
 
     fn activate(&self) -> Result<(), DiskError> {
-        let mut service = self.service();
-        if service.is_some() {
+        let _alone = self.activating.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.service().is_some() {
             return Ok(());
         }
         if let Some(below) = &self.below {
@@ -208,7 +233,7 @@ impl Disk for MappedDisk {
         if self.file.handover().1 {
             started.shared().set_lost();
         }
-        *service = Some(started);
+        *self.service() = Some(started);
         Ok(())
     }
 
@@ -232,9 +257,19 @@ impl Disk for MappedDisk {
         self.file.sync()
     }
 
+    fn begin_quiesce(&self) {
+        if let Some(service) = self.service().clone() {
+            service.begin_pause();
+        }
+        if let Some(below) = &self.below {
+            below.begin_quiesce();
+        }
+    }
+
     fn quiesce(&self) {
-        if let Some(service) = self.service().as_ref() {
-            service.pause();
+        let service = self.service().clone();
+        if let Some(service) = service {
+            Arc::clone(&service).pause();
             if service.shared().is_lost() {
                 // The next process learns it from the file.
                 self.file.set_lost();
@@ -291,8 +326,7 @@ impl Disk for MappedDisk {
     }
 
     fn stalled(&self) -> u64 {
-        let waiting = self.service().as_ref().map_or(0, |service| service.waiting());
-        waiting + self.file.stalled()
+        self.file.stalled()
     }
 
     fn layer_counts(&self) -> Option<LayerCounts> {

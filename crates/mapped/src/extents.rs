@@ -29,7 +29,7 @@ pub(crate) struct Asker {
 
 impl Drop for Asker {
     fn drop(&mut self) {
-        self.service.close_channel(self.number);
+        Arc::clone(&self.service).close_channel(self.number);
     }
 }
 

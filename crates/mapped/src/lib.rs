@@ -25,7 +25,12 @@
 //! with the owner.
 //!
 //! **Owners run when there are questions.** The first question starts the thread; it ends after some
-//! seconds of silence.
+//! seconds of silence. At most 256 threads run at a time, and silent ones make way. A thread that
+//! hung storage blocks counts for one second only.
+//!
+//! **Maps have a budget.** The pages of all maps come from one pool. At its limit, a map unlinks its
+//! oldest page for a new one; the journal and the image have all that the page says. The largest map
+//! gives pages back to maps with less than their share.
 //!
 //! # How to test
 //! `disk::conformance` runs on images of every kind.
@@ -40,11 +45,15 @@ mod disk;
 mod extents;
 mod fill;
 mod mailbox;
+mod mailboxes;
 mod piece;
 mod qcow2;
 mod read;
 mod service;
 mod source;
+#[cfg(test)]
+mod tests;
+mod threads;
 mod write;
 
 pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};

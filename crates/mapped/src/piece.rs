@@ -6,7 +6,7 @@ use std::time::Instant;
 use disk::IoError;
 use image::channel::AddedBlocks;
 use image::map::Hold;
-use image::shared::Grant;
+use image::shared::{Claim, Grant};
 use memory::{Buffers, Mapping};
 
 use crate::channel::Target;
@@ -57,8 +57,12 @@ pub(crate) struct Piece {
     pub(crate) holds: Few<Hold>,
     /// Blocks to commit after a write.
     pub(crate) added: Few<AddedBlocks>,
-    /// First byte in the file of a write in flight.
+    /// Byte in the file where a write in flight has begun.
     pub(crate) file_offset: u64,
+    /// True once it has waited for space with the storage.
+    pub(crate) is_counted: bool,
+    /// Claim on the discard that the owner was asked for.
+    pub(crate) claim: Option<Claim>,
 }
 
 impl Piece {

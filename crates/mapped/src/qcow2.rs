@@ -57,6 +57,16 @@ impl MappedDisk {
             true => header.block_bytes(),
             false => alignment,
         };
+        // Requests go to the layer below as they are, apart from cuts between clusters.
+        let of_below = below.as_ref().map_or(SECTOR, |below| below.geometry().block_size);
+        let block_size = block_size.max(of_below).max(SECTOR);
+        if header.cluster_bytes() < u64::from(block_size) {
+            let clusters = header.cluster_bytes();
+            let feature =
+                format!("clusters of {clusters} bytes on storage with blocks of {block_size}");
+            let next = "copy it to an image with larger clusters";
+            return Err(ImageError::Unsupported { feature, next });
+        }
         if header.size % u64::from(block_size) != 0 {
             let problem = format!(
                 "the disk has {} bytes, not a multiple of {block_size}, which writes to images with \
@@ -67,7 +77,7 @@ impl MappedDisk {
         }
         let geometry = Geometry {
             size: header.size,
-            block_size: block_size.max(SECTOR),
+            block_size,
             read_only,
             discard: true,
             discard_granularity: u32::try_from(header.cluster_bytes()).unwrap_or(u32::MAX),

@@ -3,9 +3,10 @@
 use ::disk::{IoError, Request, RequestKind};
 use image::channel::{AddedBlocks, ReadPlan, WritePlan};
 use image::map::{Base, Hold, Layout};
-use image::shared::QuestionKind;
+use image::shared::{Claim, QuestionKind};
 use memory::{Buffers, Mapping};
 use reactor::Context;
+use rustix::io::Errno;
 use std::sync::Arc;
 
 use crate::channel::{MappedChannel, Target};
@@ -27,7 +28,6 @@ impl MappedChannel {
     pub(crate) fn plan_write(&mut self, context: &mut Context<'_>, index: usize, durable: bool) {
         let Some(piece) = self.pieces.get(index) else { return };
         let (offset, len) = (piece.offset, piece.len);
-        let is_durable = durable && !self.map.needs_round();
         let run = match self.write_run(offset, len) {
             Ok(run) => run,
             Err((question, len)) => {
@@ -37,7 +37,8 @@ impl MappedChannel {
         };
         let WriteRun { at, len, holds, added } = run;
         self.cut(index, len);
-        let durable_here = is_durable && added.is_empty();
+        // Words are shown after their changes are counted, so the counters are read after the words.
+        let durable_here = durable && added.is_empty() && !self.map.needs_round();
         if durable && !durable_here {
             self.flush_later(index);
         }
@@ -107,8 +108,10 @@ impl MappedChannel {
             let len = (end - at).min(ZEROES as u64);
             let memory = Mapping::private(len as usize).ok().map(Arc::new);
             let zeroes = memory.and_then(|one| Buffers::from_mapping(&one, 0, len as usize));
-            let action = Action::Write { durable: false };
-            self.add_piece(parent, action, (at, len), zeroes.unwrap_or_default());
+            let Some(zeroes) = zeroes else {
+                return self.fail_request(parent, IoError::Storage(Errno::NOMEM));
+            };
+            self.add_piece(parent, Action::Write { durable: false }, (at, len), zeroes);
             at += len;
         }
     }
@@ -127,9 +130,9 @@ impl MappedChannel {
                 ReadPlan::Base(Base::Zero) => return self.end_piece(index, Ok(())),
                 ReadPlan::Parts { hold, .. } | ReadPlan::Describe { hold } => {
                     self.map.leave(hold);
-                    return self.ask(index, QuestionKind::Discard(granule));
+                    return self.ask(index, QuestionKind::Discard(granule, Claim::default()));
                 }
-                _ => return self.ask(index, QuestionKind::Discard(granule)),
+                _ => return self.ask(index, QuestionKind::Discard(granule, Claim::default())),
             }
         }
     }
@@ -165,6 +168,12 @@ impl MappedChannel {
             return false;
         }
         piece.phase = Phase::StalledMidway(at);
+        let is_durable = piece.is_durable();
+        self.count_wait(index);
+        if is_durable {
+            // The rest is written without a sync of its own.
+            self.flush_later(index);
+        }
         true
     }
 }

@@ -69,7 +69,11 @@ pub(crate) struct Shared {
 impl Shared {
     /// Counts a request that begins to wait for space.
     pub(crate) fn begin_wait(&self) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+        self.begin_waits(1);
+    }
+
+    fn begin_waits(&self, requests: u64) {
+        if requests > 0 && self.waiting.fetch_add(requests, Ordering::Relaxed) == 0 {
             self.signal_full();
         }
     }
@@ -224,6 +228,16 @@ impl FileDisk {
     /// reactor threads write to it. Only the first call has an effect.
     pub fn signal_full(&self, eventfd: Arc<OwnedFd>) {
         let _ = self.shared.full_signal.set(eventfd);
+    }
+
+    /// Counts requests of a layer above that begin to wait for space on this storage.
+    pub fn begin_waits(&self, requests: u64) {
+        self.shared.begin_waits(requests);
+    }
+
+    /// Counts requests of a layer above that no longer wait.
+    pub fn end_waits(&self, requests: u64) {
+        self.shared.end_waits(requests);
     }
 
     fn fence(&self) -> Option<MutexGuard<'_, Fence>> {

@@ -90,6 +90,10 @@ impl Disk for SmallBlocks {
         self.storage().sync()
     }
 
+    fn begin_quiesce(&self) {
+        self.storage().begin_quiesce();
+    }
+
     fn quiesce(&self) {
         self.storage().quiesce();
     }

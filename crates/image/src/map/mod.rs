@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use epoch::{EpochSlot, Epochs, Hold};
-pub use pages::{PAGE_WORDS, PagePool};
+pub use pages::{PAGE_WORDS, PagePool, PageUser};
 pub use word::{Base, Kind, MAX_FILES, MAX_PLACE, Place, Word};
 
 /// Sizes of a map, as powers of two.
@@ -75,23 +75,26 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Map {
     layout: Layout,
-    pool: Arc<PagePool>,
+    user: Arc<PageUser>,
     entries: Box<[AtomicU64]>,
     epochs: Arc<Epochs>,
-    /// Pages of the pool that the map has.
-    pages: AtomicU64,
 }
 
 impl Map {
     /// Creates a map that knows nothing.
-    pub fn new(layout: Layout, pool: Arc<PagePool>) -> Self {
+    pub fn new(layout: Layout, pool: &Arc<PagePool>) -> Self {
         let entries = (0..layout.pages()).map(|_| AtomicU64::new(Word::ASK.bits())).collect();
-        Self { layout, pool, entries, epochs: Arc::default(), pages: AtomicU64::new(0) }
+        Self { layout, user: pool.join(), entries, epochs: Arc::default() }
     }
 
     /// Returns the sizes.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Returns the map as a user of the pool.
+    pub fn user(&self) -> &PageUser {
+        &self.user
     }
 
     /// Returns the epochs.
@@ -101,7 +104,7 @@ impl Map {
 
     /// Returns the number of pages in use.
     pub fn pages(&self) -> u64 {
-        self.pages.load(Ordering::Relaxed)
+        self.user.used().into()
     }
 
     /// Loads the word of a granule. The caller holds an epoch, or is the owner. A granule outside
@@ -127,7 +130,7 @@ impl Map {
 
     fn cell(&self, page: PageId, granule: u64) -> Option<&AtomicU64> {
         let index = granule & ((1 << self.layout.page_bits) - 1);
-        self.pool.word(page.0, index as usize)
+        self.user.word(page.0, index as usize)
     }
 
     /// Replaces a word of a page, if it is still `old`.
@@ -141,11 +144,17 @@ impl Map {
             .map_err(Word::from_bits)
     }
 
-    /// Adds blocks to the mask of a word, if it is still data in the same cluster. Returns whether
-    /// it was.
-    pub fn add_blocks(&self, page: PageId, granule: u64, cluster: Word, blocks: u16) -> bool {
+    /// Counts a change in `commits`, then adds blocks to the mask of a word, if it is still data in
+    /// the same cluster. Returns whether it was.
+    pub(crate) fn add_blocks(
+        &self,
+        commits: &AtomicU64,
+        page: PageId,
+        granule: u64,
+        blocks: Word,
+    ) -> bool {
         let Some(cell) = self.cell(page, granule) else { return false };
-        order::add_blocks(cell, cluster, blocks)
+        order::add_blocks(commits, cell, blocks)
     }
 
     /// Replaces a word of a page and returns the former one. For the owner.
@@ -157,8 +166,7 @@ impl Map {
     /// Links a page with these words. `None` if the pool has none. For the owner, on an entry
     /// without a page.
     pub(crate) fn link(&self, page: u64, words: &[Word]) -> Option<PageId> {
-        let id = PageId(self.pool.take()?);
-        self.pages.fetch_add(1, Ordering::Relaxed);
+        let id = PageId(self.user.take()?);
         for (granule, word) in self.layout.granules_of(page).zip(words) {
             self.swap(id, granule, *word);
         }
@@ -182,8 +190,15 @@ impl Map {
 
     /// Gives an unlinked page back to the pool. For the owner.
     pub(crate) fn put(&self, id: PageId) {
-        self.pool.put(id.0);
-        self.pages.fetch_sub(1, Ordering::Relaxed);
+        self.user.put(id.0);
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        for page in 0..self.layout.pages() {
+            self.unlink(page).into_iter().for_each(|id| self.put(id));
+        }
     }
 }
 
@@ -200,7 +215,7 @@ mod tests {
 
     #[test]
     fn pages_are_linked_unlinked_and_linked_again() {
-        let map = Map::new(LAYOUT, Arc::new(PagePool::new(1)));
+        let map = Map::new(LAYOUT, &Arc::new(PagePool::new(1)));
         assert_eq!((LAYOUT.pages(), LAYOUT.granules_of(2)), (3, 4..5));
         assert_eq!(map.load(2).word, Word::ASK);
         let id = map.link(1, &[data(8, 1), Word::ZERO]).unwrap();
@@ -208,7 +223,8 @@ mod tests {
         assert_eq!((map.load(1).word, map.load(5).word), (Word::ASK, Word::ASK));
         assert_eq!(map.load(6).word, Word::ZERO, "outside");
         assert_eq!(map.unlink(1), Some(id));
-        assert!(map.add_blocks(id, 2, data(8, 0), 2), "a reader may still commit");
+        let commits = AtomicU64::new(0);
+        assert!(map.add_blocks(&commits, id, 2, data(8, 2)), "a reader may still commit");
         assert_eq!(map.load(2).word, Word::ASK);
         map.relink(1, id);
         assert_eq!(map.load(2).word, data(8, 3));
@@ -217,13 +233,15 @@ mod tests {
 
     #[test]
     fn blocks_are_added_to_their_cluster_only() {
-        let map = Map::new(LAYOUT, Arc::new(PagePool::new(1)));
+        let map = Map::new(LAYOUT, &Arc::new(PagePool::new(1)));
         let id = map.link(0, &[data(8, 1), Word::busy(Word::BELOW)]).unwrap();
-        assert!(!map.add_blocks(id, 0, data(16, 0), 2) && !map.add_blocks(id, 1, data(8, 0), 2));
+        let commits = AtomicU64::new(0);
+        let add = |granule, blocks| map.add_blocks(&commits, id, granule, blocks);
+        assert!(!add(0, data(16, 2)) && !add(1, data(8, 2)));
         assert_eq!(map.exchange(id, 0, data(8, 3), Word::ZERO), Err(data(8, 1)));
-        assert!(map.add_blocks(id, 0, data(8, 0), 2));
+        assert!(add(0, data(8, 2)));
         assert_eq!(map.exchange(id, 0, data(8, 3), Word::ZERO), Ok(()));
-        assert!(!map.add_blocks(id, 0, data(8, 0), 2));
+        assert!(!add(0, data(8, 2)));
         assert_eq!(LAYOUT.full_mask(), 0xffff);
         assert_eq!(Layout { granule_bits: 14, ..LAYOUT }.full_mask(), 0xf);
     }

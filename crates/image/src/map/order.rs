@@ -64,17 +64,24 @@ pub(crate) fn before_slots<C: Cell>() {
     C::fence();
 }
 
-/// Adds blocks to the mask of a word, if it is still data in the same cluster. Returns whether it
-/// was.
+/// Counts a change of a reference, before a word shows it.
 #[inline]
-pub(crate) fn add_blocks<C: Cell>(cell: &C, cluster: Word, blocks: u16) -> bool {
+pub(crate) fn count_commit<C: Cell>(commits: &C) {
+    commits.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Counts a change, then adds blocks to the mask of a word, if it is still data in the same
+/// cluster. Returns whether it was.
+#[inline]
+pub(crate) fn add_blocks<C: Cell>(commits: &C, cell: &C, blocks: Word) -> bool {
+    count_commit(commits);
     let mut now = cell.load(Ordering::Acquire);
     loop {
         let word = Word::from_bits(now);
-        if !word.is_same_cluster(cluster) {
+        if !word.is_same_cluster(blocks) {
             return false;
         }
-        match cell.compare_exchange(now, word.with_blocks(blocks).bits()) {
+        match cell.compare_exchange(now, word.with_blocks(blocks.mask()).bits()) {
             Ok(_) => return true,
             Err(other) => now = other,
         }

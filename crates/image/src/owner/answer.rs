@@ -8,7 +8,7 @@ use super::{Obstacle, Owner};
 use crate::format::Format;
 use crate::map::{Base, Kind, PageId, Place, Word};
 use crate::planted::{Bug, is_planted};
-use crate::shared::{AnswerKind, Grant, Question, QuestionKind};
+use crate::shared::{AnswerKind, Claim, Grant, Question, QuestionKind};
 
 impl<F: Format> Owner<F> {
     /// Answers a question now, or keeps it until it can.
@@ -19,7 +19,7 @@ impl<F: Format> Owner<F> {
             QuestionKind::Describe(granule) => self.describe(granule).await,
             QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
-            QuestionKind::Discard(granule) => self.discard(granule).await,
+            QuestionKind::Discard(granule, ref claim) => self.discard(granule, claim).await,
             QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
             QuestionKind::Flush => return self.flushes.push(question),
             QuestionKind::Committed(_) => return self.retry_busy(),
@@ -33,6 +33,10 @@ impl<F: Format> Owner<F> {
                 self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
             }
             Err(Obstacle::Full) => self.no_room.push(question),
+            Err(Obstacle::Later) if self.shared.is_lost() && !self.journal.has_room(1) => {
+                self.answer_with(&question, AnswerKind::Done(Err(Errno::IO)));
+            }
+            Err(Obstacle::Later) => self.later.push(question),
             Err(Obstacle::Failed(error)) => {
                 self.answer_with(&question, AnswerKind::Done(Err(error.errno())));
             }
@@ -48,7 +52,7 @@ impl<F: Format> Owner<F> {
 
     fn keep_busy(&mut self, question: Question) {
         let granule = match question.kind {
-            QuestionKind::Write(granule) | QuestionKind::Discard(granule) => granule,
+            QuestionKind::Write(granule) | QuestionKind::Discard(granule, _) => granule,
             // Others never wait for a granule.
             _ => return,
         };
@@ -62,6 +66,7 @@ impl<F: Format> Owner<F> {
 
     /// Asks all questions again that wait for room. To be called when room may have come.
     pub fn retry_room(&mut self) {
+        self.is_stalled = false;
         let waiting = std::mem::take(&mut self.no_room);
         waiting.into_iter().for_each(|question| self.shared.ask(question));
     }
@@ -123,7 +128,7 @@ impl<F: Format> Owner<F> {
     /// Allocates a cluster for a granule.
     async fn allocate(&mut self, granule: u64) -> Result<Place, Obstacle> {
         if !self.journal.has_room(1) {
-            return Err(Obstacle::Full);
+            return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
         let place = self.format.allocate().await?;
@@ -178,7 +183,7 @@ impl<F: Format> Owner<F> {
     }
 
     /// Makes a granule zero. Its cluster is freed later.
-    async fn discard(&mut self, granule: u64) -> Result<AnswerKind, Obstacle> {
+    async fn discard(&mut self, granule: u64, claim: &Claim) -> Result<AnswerKind, Obstacle> {
         self.load_page(granule).await?;
         let found = self.shared.map.load(granule);
         let done = Ok(AnswerKind::Done(Ok(())));
@@ -189,12 +194,16 @@ impl<F: Format> Owner<F> {
             _ => {}
         }
         if !self.journal.has_room(1) {
-            return Err(Obstacle::Full);
+            return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
+        // Nothing below waits: from here on the channel waits for the answer.
+        if !claim.take() {
+            return Ok(AnswerKind::Look);
+        }
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
-        let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.shared.count_commit();
+        let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.free_later(granule, old, number);
         done
     }
@@ -222,7 +231,7 @@ impl<F: Format> Owner<F> {
             Some((_, entry)) if entry.is_granted() || entry.word == newest => {}
             Some((id, _)) => self.journal.set_word(id, newest),
             None if newest == on_disk => {}
-            None if !self.journal.has_room(1) => return Err(Obstacle::Full),
+            None if !self.journal.has_room(1) => return Err(Obstacle::Later),
             None => drop(self.journal.put(granule, newest, 0)?),
         }
         Ok(())

@@ -4,21 +4,23 @@
 //! Only the syncs of a round leave the owner free to answer ([`Round`]).
 
 mod answer;
+mod pages;
 mod reclaim;
 mod round;
 mod streams;
 mod take_over;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use rustix::io::Errno;
 
 use crate::ImageError;
 use crate::format::Format;
 use crate::journal::{JournalError, JournalOwner, Record};
-use crate::map::{Kind, PageId, Word};
-use crate::planted::{Bug, is_planted};
+use crate::map::Word;
 use crate::shared::{Answer, AnswerKind, Question, Shared};
 
+use pages::Pages;
 use reclaim::Freed;
 pub use round::Round;
 use streams::Streams;
@@ -31,16 +33,19 @@ pub struct Owner<F> {
     journal: JournalOwner,
     /// Clusters that the map does not name any more, and that are not free yet.
     freed: Vec<Freed>,
-    /// Pages that were unlinked, and the epoch that ended with it.
-    unlinked: BTreeMap<u64, (PageId, u64)>,
+    pages: Pages,
     /// Questions about granules that a channel fills.
     busy: Vec<Question>,
-    /// Questions that wait for space on the storage, in the journal or in the pool of pages.
+    /// Questions that wait for space on the storage.
     no_room: Vec<Question>,
+    /// Questions that wait for an entry of the journal or for a page.
+    later: Vec<Question>,
     /// Flushes for the next round.
     flushes: Vec<Question>,
     streams: Streams,
     is_in_round: bool,
+    /// True if the last round found the storage full, until there may be room.
+    is_stalled: bool,
     /// Answers that the channels have not fetched.
     answers: Vec<Answer>,
     counts: OwnerCounts,
@@ -69,8 +74,10 @@ pub struct OwnerCounts {
 enum Obstacle {
     /// A channel fills the granule.
     Busy,
-    /// There is no space on the storage, in the journal or in the pool of pages.
+    /// There is no space on the storage.
     Full,
+    /// There is no entry in the journal, or no page in the pool.
+    Later,
     /// The question fails.
     Failed(ImageError),
 }
@@ -83,7 +90,7 @@ impl From<ImageError> for Obstacle {
 
 impl From<JournalError> for Obstacle {
     fn from(_: JournalError) -> Self {
-        Self::Full
+        Self::Later
     }
 }
 
@@ -118,18 +125,32 @@ impl<F: Format> Owner<F> {
     /// round can make.
     pub fn wants_round(&self) -> bool {
         let frees = self.freed.iter().any(|freed| !freed.is_durable);
-        let makes_room = !self.no_room.is_empty() && (frees || !self.journal.has_room(1));
-        !self.is_in_round && (!self.flushes.is_empty() || makes_room)
+        let makes_room = !self.no_room.is_empty() && frees;
+        let makes_entries = !self.later.is_empty() && !self.journal.has_room(1);
+        let may_begin = !self.is_in_round && !self.is_stalled;
+        may_begin && (!self.flushes.is_empty() || makes_room || makes_entries)
     }
 
-    /// Returns the number of questions that wait for space.
+    /// Returns the number of questions that wait for space on the storage.
     pub fn waiting_for_room(&self) -> usize {
-        self.no_room.len()
+        self.no_room.len() + if self.is_stalled { self.flushes.len() } else { 0 }
     }
 
     /// Returns whether questions wait for space on the storage that no freed cluster will give.
     pub fn is_full(&self) -> bool {
-        !self.no_room.is_empty() && self.freed.is_empty() && self.journal.has_room(1)
+        let is_stalled = self.is_stalled && self.waiting_for_room() > 0;
+        is_stalled || !self.no_room.is_empty() && self.freed.is_empty()
+    }
+
+    /// Fails all questions that wait for space on the storage.
+    pub fn fail_full(&mut self) {
+        let mut failed = std::mem::take(&mut self.no_room);
+        if std::mem::take(&mut self.is_stalled) {
+            failed.append(&mut self.flushes);
+        }
+        for question in failed {
+            self.answer_with(&question, AnswerKind::Done(Err(Errno::NOSPC)));
+        }
     }
 
     /// Moves the answers so far into `out`.
@@ -162,29 +183,6 @@ impl<F: Format> Owner<F> {
         if blocks == 0 { word } else { word.with_blocks(blocks) }
     }
 
-    /// Loads the words of the page that has a granule, unless it is linked.
-    async fn load_page(&mut self, granule: u64) -> Result<(), Obstacle> {
-        let map = &self.shared.map;
-        if map.load(granule).word.kind() != Kind::Ask {
-            return Ok(());
-        }
-        let page = map.layout().page_of(granule);
-        if let Some((id, epoch)) = self.unlinked.remove(&page) {
-            if map.epochs().oldest() <= epoch {
-                // A request may still commit to it, so it must come back as it is.
-                map.relink(page, id);
-                return Ok(());
-            }
-            map.put(id);
-        }
-        let words = self.newest_words(page).await?;
-        if self.shared.map.link(page, &words).is_none() {
-            self.recycle_pages();
-            self.shared.map.link(page, &words).ok_or(Obstacle::Full)?;
-        }
-        Ok(())
-    }
-
     /// Returns the newest committed words of a page.
     async fn newest_words(&mut self, page: u64) -> Result<Vec<Word>, ImageError> {
         let granules = self.shared.map.layout().granules_of(page);
@@ -195,40 +193,5 @@ impl<F: Format> Owner<F> {
             *word = self.newest_of(granule, *word, &records);
         }
         Ok(words)
-    }
-
-    /// Unlinks the page of a granule, if it can be loaded again as it is. Returns whether it was.
-    pub fn evict(&mut self, granule: u64) -> bool {
-        let map = &self.shared.map;
-        let layout = *map.layout();
-        let page = layout.page_of(granule);
-        let is_clean = |granule| {
-            let is_busy = map.load(granule).word.kind() == Kind::Busy;
-            !is_busy && (self.journal.entry(granule).is_none() || is_planted(Bug::DirtyEvicted))
-        };
-        if !layout.granules_of(page).all(is_clean) {
-            return false;
-        }
-        let Some(id) = map.unlink(page) else { return false };
-        let epoch = map.epochs().advance();
-        self.unlinked.insert(page, (id, epoch));
-        if is_planted(Bug::DirtyEvicted) {
-            layout.granules_of(page).for_each(|granule| self.journal.remove(granule));
-        }
-        self.counts.evictions += 1;
-        true
-    }
-
-    /// Gives unlinked pages without readers back to the pool.
-    fn recycle_pages(&mut self) {
-        let map = &self.shared.map;
-        let oldest = map.epochs().oldest();
-        self.unlinked.retain(|_, (id, epoch)| {
-            let is_used = oldest <= *epoch;
-            if !is_used {
-                map.put(*id);
-            }
-            is_used
-        });
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! A cluster is free when the cleared reference is durable, no request uses it, and it is punched.
 
+use std::collections::BTreeMap;
+
 use super::Owner;
 use crate::ImageError;
 use crate::format::Format;
@@ -51,11 +53,12 @@ impl<F: Format> Owner<F> {
         self.freed.extend(replaced.into_iter().map(freed));
     }
 
-    /// Notes that the references of a granule up to entry `number` are durable.
-    pub(super) fn mark_durable(&mut self, granule: u64, number: u64) {
+    /// Notes that the references of granules up to these numbers of entries are durable.
+    pub(super) fn mark_durable(&mut self, numbers: &BTreeMap<u64, u64>) {
         for freed in &mut self.freed {
             // Numbers decide, not times: a round that began before a discard ends after it.
-            freed.is_durable |= freed.granule == granule && freed.number <= number;
+            let number = numbers.get(&freed.granule);
+            freed.is_durable |= number.is_some_and(|number| freed.number <= *number);
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Round<F> {
     is_written: bool,
     flushes: Vec<Question>,
     outcome: Result<(), Errno>,
+    /// True if the storage was full: nothing is lost, and a later round can do it.
+    is_full: bool,
 }
 
 impl<F: ImageFile> Round<F> {
@@ -45,10 +47,16 @@ impl<F: ImageFile> Round<F> {
     pub async fn sync(&mut self) {
         let is_skipped = is_planted(Bug::ReferencesBeforeData) && !self.is_written;
         if self.outcome.is_ok() && !is_skipped {
-            let synced = self.file.sync().await;
-            self.outcome =
-                synced.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            // Whatever the reason, data is lost. A lack of space would sound as if waiting helped.
+            self.outcome = self.file.sync().await.map_err(|_| Errno::IO);
         }
+    }
+}
+
+impl<F> Round<F> {
+    fn end_step(&mut self, outcome: Result<(), ImageError>) {
+        self.is_full = outcome.as_ref().is_err_and(ImageError::is_full);
+        self.outcome = outcome.map_err(|error| error.errno());
     }
 }
 
@@ -68,10 +76,11 @@ impl<F: Format> Owner<F> {
             is_written: false,
             flushes: std::mem::take(&mut self.flushes),
             outcome: if is_lost { Err(Errno::IO) } else { Ok(()) },
+            is_full: false,
         };
         if !is_lost {
             let prepared = self.snapshot(&mut round).await;
-            round.outcome = prepared.map_err(|error| error.errno());
+            round.end_step(prepared);
         }
         round
     }
@@ -94,6 +103,9 @@ impl<F: Format> Owner<F> {
         while self.reclaim().await? {}
         if self.shared.is_lost() {
             return Err(ImageError::io("flush", 0)(std::io::Error::other("a flush failed")));
+        }
+        if self.is_stalled {
+            return Err(ImageError::Full);
         }
         Ok(())
     }
@@ -135,13 +147,17 @@ impl<F: Format> Owner<F> {
         round.is_written = true;
         if round.outcome.is_ok() {
             let written = self.format.write(&round.references).await;
-            round.outcome = written.map_err(|error| error.errno());
+            round.end_step(written);
         }
     }
 
-    /// Ends a round: its flushes are answered.
-    pub fn end_round(&mut self, round: Round<F::File>) {
+    /// Ends a round: its flushes are answered. On full storage they wait.
+    pub fn end_round(&mut self, mut round: Round<F::File>) {
         self.is_in_round = false;
+        if round.is_full {
+            self.is_stalled = true;
+            return self.flushes.append(&mut round.flushes);
+        }
         match round.outcome {
             Ok(()) => self.drop_durable(&round),
             Err(_) => self.shared.set_lost(),
@@ -150,6 +166,7 @@ impl<F: Format> Owner<F> {
             self.answer_with(flush, AnswerKind::Done(round.outcome));
         }
         self.retry_room();
+        self.retry_later();
     }
 
     fn drop_durable(&mut self, round: &Round<F::File>) {
@@ -169,8 +186,8 @@ impl<F: Format> Owner<F> {
                 }
                 _ => {}
             }
-            self.mark_durable(granule, number);
         }
+        self.mark_durable(&round.entries.iter().map(|entry| (entry.0, entry.2)).collect());
         self.free_replaced();
         for (ring, position) in round.positions.iter().enumerate() {
             self.journal.drop_records(ring, *position);

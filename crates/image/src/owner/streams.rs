@@ -42,11 +42,11 @@ mod tests {
         while next < 16_384 {
             next += streams.count(next);
             questions += 1;
-            streams.count(1 << 30 | questions * 1000);
+            streams.count((1 << 30) | (questions * 1000));
         }
         // 1 GiB in clusters of 64 KiB.
         assert!(questions < 200, "{questions} questions");
-        assert_eq!((0..100).map(|at| streams.count(1 << 40 | at * 7)).max(), Some(1));
+        assert_eq!((0..100).map(|at| streams.count((1 << 40) | (at * 7))).max(), Some(1));
         assert_eq!(streams.0.len(), STREAMS);
     }
 }

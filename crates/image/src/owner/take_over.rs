@@ -31,12 +31,14 @@ impl<F: Format> Owner<F> {
             format,
             journal,
             freed: Vec::new(),
-            unlinked: Default::default(),
+            pages: Default::default(),
             busy: Vec::new(),
             no_room: Vec::new(),
+            later: Vec::new(),
             flushes: Vec::new(),
             streams: Default::default(),
             is_in_round: false,
+            is_stalled: false,
             answers: Vec::new(),
             counts: OwnerCounts::default(),
         };
@@ -99,7 +101,7 @@ impl<F: Format> Owner<F> {
             let problem = "the journal of a former process could not be written";
             return Err(ImageError::io("write", 0)(std::io::Error::other(problem)));
         }
-        Ok(())
+        if self.is_stalled { Err(ImageError::Full) } else { Ok(()) }
     }
 
     /// Tells the format which clusters are used, and finds those that only the disk names.

@@ -35,6 +35,8 @@ use random::Random;
 use request::{KernelIo, Operation, Phase, Request, Target};
 
 const CHANNELS: usize = 2;
+/// Pages of the pool: fewer than the toy format has.
+const PAGES: u32 = 2;
 /// Requests of a channel in flight.
 const DEPTH: usize = 3;
 /// Returns the sizes of a journal. Small, so that rings fill up and are folded. One entry a granule,
@@ -49,6 +51,8 @@ struct Mix<O> {
     format: O,
     /// Whether the storage fails now and then.
     eio: bool,
+    /// Whether the storage is full now and then.
+    full: bool,
     /// Steps between two crashes, on average.
     crash_every: usize,
     /// Granules that requests use.
@@ -60,7 +64,14 @@ struct Mix<O> {
 impl<O> Mix<O> {
     /// Returns the usual mix, which uses these granules.
     const fn new(format: O, granules: (usize, usize)) -> Self {
-        Self { format, eio: false, crash_every: 750, granules, operations: [7, 7, 1, 3, 2] }
+        Self {
+            format,
+            eio: false,
+            full: false,
+            crash_every: 750,
+            granules,
+            operations: [7, 7, 1, 3, 2],
+        }
     }
 }
 
@@ -130,7 +141,7 @@ fn new_journal(image: &SimImage) -> Cells {
 }
 
 fn new_shared(image: &SimImage, journal: &Cells) -> Arc<Shared> {
-    let map = Map::new(image.layout, Arc::new(PagePool::new(64)));
+    let map = Map::new(image.layout, &Arc::new(PagePool::with_reserve(PAGES, 0)));
     let journal = Journal::open(Arc::clone(journal), journal_size(image)).unwrap();
     Arc::new(Shared::new(map, journal))
 }

@@ -126,6 +126,11 @@ impl<F: SimFormat> World<F> {
                 (owner, None)
             })
         } else {
+            owner.give_pages();
+            owner.retry_later();
+            if self.mix.full {
+                owner.retry_room();
+            }
             self.owner.activity = Activity::Idle(Box::new(owner));
             return;
         };
@@ -154,6 +159,9 @@ impl<F: SimFormat> World<F> {
         let granule = self.image.first + self.random.below(self.image.granules);
         if let Activity::Idle(owner) = &mut self.owner.activity {
             owner.evict(granule as u64);
+        }
+        if self.mix.full && self.random.one_in(20) {
+            self.image.file.fill_later(self.random.below(10) as u32);
         }
         if self.eio && self.random.one_in(300) {
             self.image.file.fail_later(self.random.below(20) as u32);

@@ -49,7 +49,7 @@ impl SimFormat for Opened {
         let mut image =
             SimImage { file, layout, first, granules, cells, has_below, initial, fixed };
         let mut disk = run_now(Image::open(image.file.direct(), Access::Read)).unwrap();
-        image.initial = values(&image, &mut disk);
+        image.initial = values(&image, &mut disk).unwrap();
         for snapshot in run_now(disk.snapshots(2)).unwrap() {
             disk.show(&snapshot);
             image.fixed.extend(sectors(&image.file, &mut disk));
@@ -81,26 +81,26 @@ impl SimFormat for Opened {
             return Err(format!("{:?}", report.faults));
         }
         image.check_fixed()?;
-        Ok(values(image, &mut disk))
+        values(image, &mut disk).map_err(|error| error.to_string())
     }
 }
 
 /// Returns what all cells read as.
-fn values(image: &SimImage, disk: &mut Image<SimFile>) -> Vec<u64> {
+fn values(image: &SimImage, disk: &mut Image<SimFile>) -> Result<Vec<u64>, ImageError> {
     let value = |at| {
         let (granule, cell) = (at / image.cells, at % image.cells);
         let start = (image.first + granule) << image.layout.granule_bits;
         let within = image.cell_offset(cell);
-        match run_now(disk.lookup((start + within) as u64)).unwrap().mapping {
+        Ok(match run_now(disk.lookup((start + within) as u64))?.mapping {
             Mapping::Unallocated => image.below(granule, cell),
             Mapping::Zero => 0,
             Mapping::Data { host_offset, .. } => image.file.value(host_offset as usize / SECTOR),
             Mapping::Compressed(compressed) => {
                 let mut out = vec![0; 1 << image.layout.granule_bits];
-                run_now(disk.read_compressed(compressed, &mut out)).unwrap();
+                run_now(disk.read_compressed(compressed, &mut out))?;
                 number(&out[within..])
             }
-        }
+        })
     };
     (0..image.granules * image.cells).map(value).collect()
 }

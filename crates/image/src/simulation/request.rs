@@ -3,7 +3,7 @@
 use crate::channel::{AddedBlocks, ReadPlan, WritePlan};
 use crate::map::{Hold, Place};
 use crate::planted::{Bug, is_planted};
-use crate::shared::{AnswerKind, Grant, QuestionKind};
+use crate::shared::{AnswerKind, Claim, Grant, QuestionKind};
 
 use super::World;
 use super::format::SimFormat;
@@ -125,11 +125,13 @@ impl<F: SimFormat> World<F> {
                 }
             },
             Operation::Write { durable } => {
-                let channel = &self.channels[target.channel];
-                let durable = durable && !channel.needs_round();
-                self.requests[at].as_mut().expect("a request").is_durable = durable;
                 let block = 1 << self.image.block(target.cell);
-                match self.channels[target.channel].plan_write(granule, block) {
+                let plan = self.channels[target.channel].plan_write(granule, block);
+                let is_in_place = matches!(plan, WritePlan::InPlace { .. });
+                let durable =
+                    durable && is_in_place && !self.channels[target.channel].needs_round();
+                self.requests[at].as_mut().expect("a request").is_durable = durable;
+                match plan {
                     WritePlan::Ask(question) => self.ask(at, question),
                     WritePlan::InPlace { hold, place } => {
                         let sectors = vec![(self.sector(place, target.cell), target.value)];
@@ -142,7 +144,7 @@ impl<F: SimFormat> World<F> {
                     }
                 }
             }
-            Operation::Discard => self.ask(at, QuestionKind::Discard(granule)),
+            Operation::Discard => self.ask(at, QuestionKind::Discard(granule, Claim::default())),
             Operation::Flush => {
                 let shared = self.channels[target.channel].shared();
                 if shared.is_durable() && !shared.is_lost() {
@@ -186,7 +188,7 @@ impl<F: SimFormat> World<F> {
         let target = self.target(at);
         let wants_durable = matches!(target.operation, Operation::Write { durable: true });
         let is_durable = self.requests[at].as_ref().expect("a request").is_durable;
-        if wants_durable && (!is_durable || self.channels[target.channel].needs_round()) {
+        if wants_durable && !is_durable {
             return self.ask(at, QuestionKind::Flush);
         }
         self.set_phase(at, Phase::Ending(Ok(target.value)));

@@ -39,6 +39,8 @@ struct Disk {
     writes: u64,
     /// Fails the calls that are this many calls ahead: at 0 the next one.
     failures: Vec<u32>,
+    /// Number of writes until the storage is full for one of them.
+    full_in: Option<u32>,
 }
 
 impl Disk {
@@ -87,9 +89,17 @@ impl SimFile {
         let durable_len = sectors.len();
         sectors.resize(durable_len + room, Sector { durable: zero, cached: Vec::new() });
         let (dirty, cached_lens, failures) = Default::default();
-        let writes = 0;
-        let disk =
-            Disk { sector_bytes, sectors, dirty, durable_len, cached_lens, writes, failures };
+        let (writes, full_in) = (0, None);
+        let disk = Disk {
+            sector_bytes,
+            sectors,
+            dirty,
+            durable_len,
+            cached_lens,
+            writes,
+            failures,
+            full_in,
+        };
         Self { disk: Rc::new(RefCell::new(disk)), is_direct: false }
     }
 
@@ -183,6 +193,11 @@ impl SimFile {
         self.disk.borrow_mut().failures.push(ahead);
     }
 
+    /// Is full for the write that is `ahead` writes ahead, once.
+    pub(super) fn fill_later(&self, ahead: u32) {
+        self.disk.borrow_mut().full_in = Some(ahead);
+    }
+
     /// Suspends once, then says whether the call goes on.
     async fn call(&self) -> io::Result<()> {
         if self.is_direct {
@@ -216,8 +231,10 @@ impl SimFile {
 
     /// Fails if the storage has no room for `len` bytes.
     fn has_room(&self, len: u64) -> io::Result<()> {
-        let disk = self.disk.borrow();
-        let fits = len as usize <= disk.sectors.len() * disk.sector_bytes;
+        let disk = &mut *self.disk.borrow_mut();
+        let is_full = disk.full_in == Some(0) && !self.is_direct;
+        disk.full_in = disk.full_in.and_then(|ahead| ahead.checked_sub(1));
+        let fits = !is_full && len as usize <= disk.sectors.len() * disk.sector_bytes;
         if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(ENOSPC)) }
     }
 }

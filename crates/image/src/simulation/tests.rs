@@ -126,6 +126,9 @@ fn no_rule_is_broken_by_qcow2() {
         usual(PLAIN),
         Mix { eio: true, ..usual(EXTENDED) },
         Mix { eio: true, ..usual(PLAIN) },
+        Mix { full: true, ..usual(EXTENDED) },
+        Mix { full: true, ..usual(SNAPSHOT) },
+        Mix { full: true, ..usual(PLAIN) },
         Mix { crash_every: 60, ..usual(SNAPSHOT) },
         // The storage is full most of the time.
         usual(Qcow2Options { room: 5, ..EXTENDED }),
@@ -227,6 +230,7 @@ fn planted_bugs_are_found_in_qcow2() {
     let runs = |bug| match bug {
         Bug::BusyGranted => (PLAIN, 1, 1_000_000),
         Bug::JournalNotFolded => (SNAPSHOT, 10, 1_000_000),
+        Bug::EpochIgnored => (EXTENDED, 20, 1_000_000),
         Bug::BlocksNotSynced => (NEW_BLOCK, 1000, 2500),
         Bug::ReplacedFreedEarly => (EXTENDED, 200, 2500),
         _ => (EXTENDED, 1, 1_000_000),

@@ -10,7 +10,7 @@ use image::journal::{Cells, Journal, JournalSize};
 use image::map::{Base, Layout, Map, PagePool, Word};
 use image::owner::Owner;
 use image::qcow2::Qcow2Format;
-use image::shared::{AnswerKind, Grant, QuestionKind, Shared};
+use image::shared::{AnswerKind, Claim, Grant, QuestionKind, Shared};
 use image::{ImageFile, PlainFile, run_now};
 
 /// Small, so that rounds and folds happen.
@@ -51,7 +51,7 @@ impl MappedDisk {
         let mut format = format.unwrap();
         let size = format.image().header().size;
         let layout = format.layout();
-        let map = Map::new(layout, Arc::new(PagePool::new(64)));
+        let map = Map::new(layout, &Arc::new(PagePool::new(64)));
         let journal = Journal::open(Arc::clone(cells), JOURNAL).unwrap();
         let shared = Arc::new(Shared::new(map, journal));
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format)).unwrap();
@@ -216,7 +216,17 @@ impl MappedDisk {
     }
 
     pub(crate) fn discard(&mut self, granule: u64) {
-        assert_eq!(self.ask(QuestionKind::Discard(granule)), AnswerKind::Done(Ok(())));
+        assert_eq!(
+            self.ask(QuestionKind::Discard(granule, Claim::default())),
+            AnswerKind::Done(Ok(()))
+        );
+    }
+
+    /// Asks for a discard, and withdraws it before the owner has seen it.
+    pub(crate) fn withdraw_discard(&mut self, granule: u64) {
+        let claim = Claim::default();
+        assert!(claim.take());
+        self.ask(QuestionKind::Discard(granule, claim));
     }
 
     pub(crate) fn flush(&mut self) {

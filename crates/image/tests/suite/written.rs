@@ -26,6 +26,7 @@ fn churn(seed: u64, path: &Path, below: Option<&[u8]>, expected: &mut [u8]) {
                     expected[range].fill(0);
                 }
                 2 => disk.flush(),
+                3 => disk.withdraw_discard(numbers.below(size / granule)),
                 _ => {
                     let at = numbers.below(size / 512 - 200) * 512;
                     let len = (numbers.below(200) + 1) * 512;

@@ -136,7 +136,7 @@ mod tests {
         let entry = fds.entry(&preserved_disk).unwrap();
         assert_eq!(entry.data["fds"], json!(["memory", "journal", "file:3", "file:7"]));
         let Sources { memory, journal, files, .. } = PreservedFds::read(entry).unwrap().sources;
-        assert_eq!((memory.as_ref().map(size), journal.as_ref().map(size)), (Some(1), Some(2)));
+        assert_eq!([&memory, &journal].map(|fd| fd.as_ref().map(size)), [Some(1), Some(2)]);
         let files: Vec<_> = files.iter().map(|(number, fd)| (*number, size(fd))).collect();
         assert_eq!(files, [(3, 3), (7, 7)]);
         // A disk without descriptors has the record that it always had.

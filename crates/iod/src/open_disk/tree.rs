@@ -240,6 +240,9 @@ impl<'a> TreeOpener<'a> {
         role: Use,
     ) -> Result<Arc<FileDisk>, OpenError> {
         if let Some(reused) = self.sources.reused.iter().find(|file| file.name == *name) {
+            if writable && reused.disk.geometry().read_only {
+                return Err(OpenError::ReadOnlyFile { name: name.clone() });
+            }
             let reused = reused.clone();
             self.files.push(reused.clone());
             return Ok(reused.disk);
@@ -288,8 +291,12 @@ impl<'a> TreeOpener<'a> {
     }
 }
 
-/// Returns a note if a raw image begins like one of another format.
+/// Returns a note if a raw image file begins like one of another format. A device is not read: it may
+/// hang, and an attach must not wait for it.
 fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
+    if disk.identity().ok()?.inode == 0 {
+        return None;
+    }
     let mut magic = [0; 4];
     let file = PlainFile::direct(disk.handover().0.try_clone().ok()?, MAGIC_ALIGNMENT).ok()?;
     // An image that cannot be read says so when it is served.

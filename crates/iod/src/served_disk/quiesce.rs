@@ -190,14 +190,11 @@ impl ServedDisk {
         if !drained {
             return Err(ServedDiskError::NotDrained { place: self.backend_text() });
         }
-        let disk = Arc::clone(&self.disk);
-        if run_with_deadline(deadline, move || disk.quiesce()).is_err() {
-            // It goes on once its storage answers.
-            self.disk.unquiesce();
+        if let Err(error) = self.quiesce_tree(deadline) {
             if self.is_active() && !self.is_paused() {
                 self.queues.lock().serve();
             }
-            return Err(ServedDiskError::NotDrained { place: self.backend_text() });
+            return Err(error);
         }
         self.still.store(true, Ordering::Release);
         lock(&self.stop).stop();
@@ -218,6 +215,20 @@ impl ServedDisk {
         let frozen = lock(&self.front_end).frozen.take();
         let session = frozen.and_then(|state| self.resting(state));
         Ok(QuiescedDisk { session, tree: self.tree() })
+    }
+
+    /// Stops what the tree does in the background by `deadline`.
+    ///
+    /// # Errors
+    /// Its storage is late. The tree goes on when the storage answers.
+    pub(super) fn quiesce_tree(&self, deadline: Instant) -> Result<(), ServedDiskError> {
+        let disk = self.replaceable.current();
+        // Here and not on the thread, which may come late: `unquiesce` holds then.
+        disk.begin_quiesce();
+        run_with_deadline(deadline, move || disk.quiesce()).map_err(|_| {
+            self.disk.unquiesce();
+            ServedDiskError::NotDrained { place: self.backend_text() }
+        })
     }
 
     /// Completes the state of a frozen session with the positions of its rings. Returns `None` and

@@ -142,8 +142,7 @@ impl ServedDisk {
         if self.is_active() {
             self.sync_by(deadline)?;
         }
-        let disk = self.replaceable.current();
-        run_with_deadline(deadline, move || disk.quiesce()).map_err(|_| not_drained())
+        self.quiesce_tree(deadline)
     }
 
     /// Serves rings again that were drained.

@@ -2,14 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use crate::common::*;
+use image::qcow2::{CreateOptions, create_file};
 use model::report::DiskState;
 use serde_json::{Value, json};
 use testkit::in_namespace::in_little_room;
 use testkit::process::eventually;
-use testkit::raw::request::{Request, status};
+use testkit::raw::guest::{Pending, WaitEvent};
+use testkit::raw::request::{Request, kind, status};
 use testkit::raw::{Guest, Setup};
 
 const NAME: &str =
@@ -35,14 +39,19 @@ fn result(caller: &mut Caller) -> Value {
 }
 
 fn inside(dir: &Path) {
-    waits_for_room(dir, |path| json!({"file": path}));
+    waits_for_room(dir, false, |path| json!({"file": path}));
     let part = |path: &Path| json!({"child": {"file": path}, "offset": 1 << 20, "size": 1 << 20});
-    waits_for_room(dir, |path| json!({"raw": part(path)}));
+    waits_for_room(dir, false, |path| json!({"raw": part(path)}));
+    waits_for_room(dir, true, |path| json!({"qcow2": {"file": path}}));
 }
 
-fn waits_for_room(dir: &Path, backend: impl Fn(&Path) -> Value) {
+fn waits_for_room(dir: &Path, create_qcow2: bool, backend: impl Fn(&Path) -> Value) {
     let (image, filler) = (dir.join("image"), dir.join("filler"));
-    std::fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
+    if create_qcow2 {
+        create_file(&image, &CreateOptions::new(64 << 20)).unwrap();
+    } else {
+        std::fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
+    }
     std::fs::write(&filler, vec![1; 16 << 20]).unwrap_err();
     let mut io = Io::start();
     let mut caller = io.caller();
@@ -95,4 +104,145 @@ fn waits_for_room(dir: &Path, backend: impl Fn(&Path) -> Value) {
     let line = text.lines().find(|line| line.contains("is full: writes wait")).unwrap();
     assert!(line.contains("full") && line.contains(image.to_str().unwrap()), "{line}");
     std::fs::remove_file(&image).unwrap();
+}
+
+/// A qcow2 image on storage that a filler has made full, and a `ringway-io` that serves it.
+struct FullImage {
+    io: Io,
+    image: PathBuf,
+    filler: PathBuf,
+}
+
+impl FullImage {
+    /// Creates the image and attaches it. The guest has written 2 MiB before the storage is full.
+    fn start(dir: &Path, on_full: &str) -> (Self, Guest) {
+        let (image, filler) = (dir.join("image"), dir.join("filler"));
+        create_file(&image, &CreateOptions::new(256 << 20)).unwrap();
+        let mut io = Io::start();
+        let mut spec = io.spec("full", json!({"qcow2": {"file": image}}));
+        (spec["cache"], spec["on_full"]) = (json!("writeback"), json!(on_full));
+        spec["stop_deadline_ms"] = json!(2000);
+        io.caller().disk("disk.attach", spec);
+        let mut guest = Guest::start(&io.socket("full"), &Setup::default()).unwrap();
+        for at in 0..32 {
+            let write = Request::write(at * CLUSTER_SECTORS, &[1; 64 << 10]);
+            assert_eq!(guest.run(0, &write).unwrap().status, status::OK);
+        }
+        assert_eq!(guest.run(0, &Request::flush()).unwrap().status, status::OK);
+        let error = std::fs::write(&filler, vec![1; 64 << 20]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{}", io.process.stderr());
+        (Self { io, image, filler }, guest)
+    }
+
+    fn waiting(&self) -> u64 {
+        self.io.caller().stats().disks[0].waiting
+    }
+
+    /// Writes to new clusters until a write waits: the file has grown ahead. Returns that write.
+    fn use_up(&self, guest: &mut Guest) -> Pending {
+        for at in 2000.. {
+            let write = Request::write(at * CLUSTER_SECTORS, &[3; 512]);
+            let pending = guest.submit(0, &write).unwrap();
+            guest.kick(0).unwrap();
+            let mut event = WaitEvent::Silent;
+            while event == WaitEvent::Silent {
+                if self.waiting() > 0 {
+                    return pending;
+                }
+                event = guest.wait(0, Duration::from_millis(20)).unwrap();
+            }
+        }
+        unreachable!("numbers do not end")
+    }
+
+    /// Ends the server, and checks the image with QEMU's tool.
+    fn end(mut self) {
+        assert!(self.io.process.terminate().unwrap().success(), "{}", self.io.process.stderr());
+        let output = Command::new("qemu-img").arg("check").arg(&self.image).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        std::fs::remove_file(&self.image).unwrap();
+        let _ = std::fs::remove_file(&self.filler);
+    }
+}
+
+/// Sectors of a cluster of 64 KiB.
+const CLUSTER_SECTORS: u64 = 128;
+
+/// Returns writes to clusters that the image does not have.
+fn new_writes() -> Vec<Request> {
+    (0..8).map(|at| Request::write((1000 + at * 3) * CLUSTER_SECTORS, &[2; 4096])).collect()
+}
+
+const MAPPED: &str =
+    concat!(module_path!(), "::writes_to_a_qcow2_image_wait_for_room_and_a_discard_gives_some");
+
+#[test]
+fn writes_to_a_qcow2_image_wait_for_room_and_a_discard_gives_some() {
+    in_little_room(MAPPED, 24, |dir| {
+        let (full, mut guest) = FullImage::start(dir, "wait");
+        let mut pending = vec![full.use_up(&mut guest)];
+        pending.extend(guest.submit_all(0, &new_writes()).unwrap());
+        guest.kick(0).unwrap();
+        eventually("all of them wait", || full.waiting() == 9);
+        // Known places need no room, and what is discarded is room.
+        let write = Request::write(0, &[4; 4096]);
+        assert_eq!(guest.run(0, &write).unwrap().status, status::OK);
+        let discard = Request::range(kind::DISCARD, 0, 64 << 11, 0);
+        pending.push(guest.submit(0, &discard).unwrap());
+        guest.kick(0).unwrap();
+        for done in guest.finish_all(0, &pending).unwrap() {
+            assert_eq!(done.status, status::OK);
+        }
+        eventually("none waits", || full.waiting() == 0);
+        drop(guest);
+        full.end();
+    })
+    .unwrap();
+}
+
+const FAILS: &str =
+    concat!(module_path!(), "::writes_to_a_full_qcow2_image_fail_at_once_if_they_must_not_wait");
+
+#[test]
+fn writes_to_a_full_qcow2_image_fail_at_once_if_they_must_not_wait() {
+    in_little_room(FAILS, 24, |dir| {
+        let (full, mut guest) = FullImage::start(dir, "error");
+        let write = |at| Request::write(at * CLUSTER_SECTORS, &[3; 512]);
+        let mut next = 2000..;
+        while guest.run(0, &write(next.next().unwrap())).unwrap().status == status::OK {}
+        assert_eq!(guest.run(0, &write(3000)).unwrap().status, status::IOERR);
+        assert_eq!(full.waiting(), 0);
+        // It is not lost: flushes and writes to known places go on.
+        assert_eq!(guest.run(0, &Request::flush()).unwrap().status, status::OK);
+        assert_eq!(guest.run(0, &write(0)).unwrap().status, status::OK);
+        std::fs::remove_file(&full.filler).unwrap();
+        assert_eq!(guest.run(0, &write(3000)).unwrap().status, status::OK);
+        drop(guest);
+        full.end();
+    })
+    .unwrap();
+}
+
+const VERBS: &str =
+    concat!(module_path!(), "::an_upgrade_takes_writes_along_that_wait_and_a_detach_fails_them");
+
+#[test]
+fn an_upgrade_takes_writes_along_that_wait_and_a_detach_fails_them() {
+    in_little_room(VERBS, 24, |dir| {
+        let (full, mut guest) = FullImage::start(dir, "wait");
+        let mut pending = vec![full.use_up(&mut guest)];
+        pending.extend(guest.submit_all(0, &new_writes()).unwrap());
+        guest.kick(0).unwrap();
+        eventually("all of them wait", || full.waiting() == 9);
+        full.io.caller().call("upgrade", Value::Null).unwrap();
+        eventually("they wait again", || full.waiting() == 9);
+        // A ring that stops leaves them on record, and they are submitted again.
+        let base = guest.stop_queue(0).unwrap();
+        guest.start_queue(0, base).unwrap();
+        eventually("they wait again", || full.waiting() == 9);
+        full.io.caller().call("disk.detach", json!({"id": "full"})).unwrap();
+        drop(guest);
+        full.end();
+    })
+    .unwrap();
 }

@@ -25,6 +25,7 @@ mod images;
 mod io_nics;
 mod keeper;
 mod logs;
+mod mapped_faults;
 mod memory_holes;
 mod metrics;
 mod nbd_clients;

@@ -140,10 +140,15 @@ fn snapshots_of_several_disks_are_all_made_or_none() {
         assert_eq!(read(guest, 3), value);
         write(guest, 3, 9);
     }
+    let base = io.folder.path().join("b.raw");
     let mut found = [0; 1];
-    let file = std::fs::File::open(io.folder.path().join("b.raw")).unwrap();
-    file.read_exact_at(&mut found, 3 * 512).unwrap();
+    std::fs::File::open(&base).unwrap().read_exact_at(&mut found, 3 * 512).unwrap();
     assert_eq!(found, [2]);
+    let present = json!({"qcow2": {"file": path("b"), "backing": {"file": base}}});
+    let back = json!({"id": "b", "backend": {"file": base}, "expect": present});
+    let error = caller.call("disk.replace", back).unwrap_err();
+    assert!(error.message.contains("open for reading only"), "{error}");
+    assert_eq!(read(&mut guests[1], 3), 9);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 

@@ -315,3 +315,47 @@ fn known_blocks_ask_nothing_and_sequential_writes_little() {
     disk.deactivate().unwrap();
     layer.check();
 }
+/// Returns a layer whose map has 32 pages of 256 KiB, with these pages in memory at most.
+fn layer_of_many_pages(dir: &Path, pages: &Arc<PagePool>) -> Layer {
+    Layer { pages: Arc::clone(pages), ..Layer::create(dir, 9, false) }
+}
+
+#[test]
+fn a_layer_conforms_with_few_pages_in_memory() {
+    for reads_base in [false, true] {
+        let (dir, pages) = (dir(), Arc::new(PagePool::new(0)));
+        let layer = layer_of_many_pages(dir.path(), &pages);
+        let layer = if reads_base { layer.over_base(dir.path()) } else { layer };
+        conformance::run(layer.open());
+        layer.check();
+        assert_eq!(pages.used(), 0, "a closed disk gives its pages back");
+    }
+}
+
+#[test]
+fn a_disk_that_touches_everything_leaves_other_disks_their_pages() {
+    let pages = Arc::new(PagePool::new(16));
+    let (greedy_dir, other_dir) = (dir(), dir());
+    let greedy = layer_of_many_pages(greedy_dir.path(), &pages).open();
+    let other = layer_of_many_pages(other_dir.path(), &pages).open();
+    let clients = [&greedy, &other].map(|disk| {
+        disk.activate().unwrap();
+        Client::new(disk)
+    });
+    let places = |round: u64| (0..32).map(move |page| (page * 7 + round) % 32 * (256 << 10));
+    for at in places(0) {
+        clients[0].write(at, vec![1; 512]);
+    }
+    assert_eq!(pages.used(), 16, "no page is left");
+    for round in 1..4 {
+        for at in places(round) {
+            clients[1].write(at, vec![2; 512]);
+            clients[0].write(at + 512, vec![3; 512]);
+        }
+    }
+    assert!(pages.used() <= 16 + 4, "{} pages", pages.used());
+    for at in places(5) {
+        assert_eq!(clients[0].read(at, 1024), [[1; 512], [3; 512]].concat());
+        assert_eq!(clients[1].read(at, 1024), [[2; 512], [0; 512]].concat());
+    }
+}

@@ -92,9 +92,10 @@ fn without_the_fences_it_would_be() {
 fn two_channels_add_their_blocks() {
     explore(|| {
         let word = number::<true>(data(1).bits());
-        let other = Arc::clone(&word);
-        let thread = thread::spawn(move || assert!(add_blocks(&*other, data(0), 2)));
-        assert!(add_blocks(&*word, data(0), 4));
+        let commits = number::<true>(0);
+        let (other, counter) = (Arc::clone(&word), Arc::clone(&commits));
+        let thread = thread::spawn(move || assert!(add_blocks(&*counter, &*other, data(2))));
+        assert!(add_blocks(&*commits, &*word, data(4)));
         thread.join().unwrap();
         assert_eq!(Word::from_bits(word.load(Ordering::Acquire)), data(7));
     });
@@ -105,10 +106,11 @@ fn two_channels_add_their_blocks() {
 fn a_block_is_discarded_with_its_cluster_or_its_record_is_canceled() {
     explore(|| {
         let (word, live) = (number::<true>(data(1).bits()), number::<true>(0));
+        let commits = number::<true>(0);
         let (there, record) = (Arc::clone(&word), Arc::clone(&live));
         let channel = thread::spawn(move || {
             record.store(1, Ordering::Release);
-            if !add_blocks(&*there, data(0), 2) {
+            if !add_blocks(&*commits, &*there, data(2)) {
                 record.store(0, Ordering::Release);
             }
         });
@@ -116,6 +118,22 @@ fn a_block_is_discarded_with_its_cluster_or_its_record_is_canceled() {
         channel.join().unwrap();
         assert_eq!(live.load(Ordering::Acquire) == 1, old == data(3));
         assert_eq!(word.load(Ordering::Acquire), Word::ZERO.bits());
+    });
+}
+
+/// A durable write that finds a block in place looks afterwards whether all changes are durable.
+#[test]
+fn a_block_is_shown_after_its_change_is_counted() {
+    explore(|| {
+        let (word, commits) = (number::<true>(data(1).bits()), number::<true>(3));
+        let (there, counter) = (Arc::clone(&word), Arc::clone(&commits));
+        let writer = thread::spawn(move || {
+            let found = Word::from_bits(there.load(Ordering::Acquire));
+            (found, counter.load(Ordering::SeqCst))
+        });
+        assert!(add_blocks(&*commits, &*word, data(2)));
+        let (found, counted) = writer.join().unwrap();
+        assert!(found == data(1) || counted == 4, "the write needs a round");
     });
 }
 

@@ -20,6 +20,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         if block >= self.table_words() {
             return self.grow_table(cluster).await;
         }
+        self.reserve_space(cluster).await?;
         self.space.taken.insert(cluster);
         self.space.blocks.insert(block, cluster);
         Ok(())
@@ -83,9 +84,16 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         if len <= from {
             return Ok(());
         }
+        let bits = self.image.header.cluster_bits;
         let grown = match file.allocate(from, len - from).await {
             // Without reservations, a write finds out that the storage is full.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => file.set_len(len).await,
+            Ok(()) => {
+                let first = from.div_ceil(self.image.header.cluster_bytes());
+                let reserved = &mut self.space.reserved;
+                *reserved = if reserved.end == first { reserved.start } else { first }..len >> bits;
+                Ok(())
+            }
             other => other,
         };
         match grown {
@@ -97,5 +105,18 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             Err(error) => return Err(ImageError::io("grow", from)(error)),
         }
         Ok(())
+    }
+
+    /// Makes sure that the storage has space for a free cluster, which may be a hole: no later write
+    /// to it can find the storage full.
+    pub(super) async fn reserve_space(&self, cluster: u64) -> Result<(), ImageError> {
+        if self.space.reserved.contains(&cluster) {
+            return Ok(());
+        }
+        let (offset, len) = (self.offset(cluster), self.image.header.cluster_bytes());
+        match self.image.tables.file.allocate(offset, len).await {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            other => other.map_err(ImageError::io("reserve space", offset)),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Free clusters of the file. They are chosen in memory, and the next round writes their refcounts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::Qcow2Format;
 use crate::qcow2::header::TableRange;
@@ -26,6 +27,8 @@ pub(super) struct Space {
     pub(super) table: Option<NewTable>,
     /// Size of the file in bytes.
     pub(super) len: u64,
+    /// Clusters that surely have space on the storage.
+    pub(super) reserved: Range<u64>,
     pub(super) growth_bytes: u64,
 }
 
@@ -46,6 +49,7 @@ impl Space {
             blocks: BTreeMap::new(),
             table: None,
             len,
+            reserved: 0..0,
             // A small disk never needs that much.
             growth_bytes: GROWTH_BYTES.min(size),
         }
@@ -54,6 +58,10 @@ impl Space {
     /// Makes a cluster free that has no reference.
     pub(super) fn free(&mut self, cluster: u64) {
         self.taken.remove(&cluster);
+        if self.reserved.contains(&cluster) {
+            // It may have been punched.
+            self.reserved.start = cluster + 1;
+        }
         if cluster < self.cursor {
             self.lowest_freed = self.lowest_freed.min(cluster);
         }
@@ -75,6 +83,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             };
             let block = cluster / self.refcounts().per_block();
             if self.has_block(block).await? {
+                self.reserve_space(cluster).await?;
                 self.space.cursor = cluster + 1;
                 self.space.taken.insert(cluster);
                 return Ok(cluster);
