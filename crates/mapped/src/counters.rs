@@ -83,7 +83,9 @@ impl Counters {
     /// Returns the counts. `shared` is the state of the map, if it is open.
     pub(crate) fn counts(&self, shared: Option<&Shared>) -> LayerCounts {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let held = load(&self.held);
+        // The requests may have ended since the last batch.
+        let oldest = shared.map_or(0, |shared| shared.map.epochs().oldest());
+        let held = if oldest == load(&self.oldest) { load(&self.held) } else { 0 };
         let held_ns = ns_since(self.made).saturating_sub(load(&self.since_ns));
         let bits = shared.map_or(0, |shared| shared.map.layout().granule_bits);
         LayerCounts {

@@ -422,6 +422,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
 mod tests {
     use disk::{FileOptions, OnFull};
     use image::PlainFile;
+    use image::channel::MapChannel;
     use image::journal::Journal;
     use image::map::{Map, PagePool};
     use image::qcow2::{CreateOptions, Qcow2Format, create_file};
@@ -503,6 +504,36 @@ mod tests {
         Arc::clone(&service).resume();
         assert!(!lock(&service.state).is_queued, "the image is closed");
         assert!(service.sync().is_err());
+    }
+
+    #[test]
+    fn space_that_a_request_keeps_is_shown_as_long_as_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = start(&dir, 1);
+        let mailbox = Arc::<Mailbox>::default();
+        let (channel, ring) = service.open_channel(Arc::clone(&mailbox)).unwrap();
+        let mut map = MapChannel::open(Arc::clone(service.shared()), ring).unwrap();
+        let ask = |kind| {
+            service.shared().ask(Question { channel, tag: 0, kind });
+            Arc::clone(&service).notify();
+            mailbox.wait().unwrap().kind
+        };
+        let counts = || service.options.counters.counts(Some(service.shared()));
+        let AnswerKind::Granted(grant) = ask(QuestionKind::Write(0)) else { panic!("no grant") };
+        let hold = map.enter_grant();
+        map.commit_grant(&grant, u16::MAX, hold);
+        let reading = map.enter_grant();
+        ask(QuestionKind::Discard(0, Default::default()));
+        assert_eq!((counts().limbo_bytes, counts().held_bytes), (65536, 0), "not durable");
+        ask(QuestionKind::Flush);
+        assert_eq!((counts().limbo_bytes, counts().held_bytes), (65536, 65536));
+        let first = counts().held_ns;
+        assert!(first > 0 && counts().held_ns >= first);
+        map.leave(reading);
+        assert_eq!((counts().held_bytes, counts().held_ns), (0, 0), "before the owner sees it");
+        ask(QuestionKind::Read(1));
+        ask(QuestionKind::Read(1));
+        assert_eq!(counts().limbo_bytes, 0);
     }
 
     #[test]

@@ -306,6 +306,8 @@ impl Service for FakeService {
         Ok(())
     }
 
+    fn begin_pause(&self) {}
+
     fn pause(self: Arc<Self>) {
         let mut pause = lock(&self.pause);
         pause.0 = true;

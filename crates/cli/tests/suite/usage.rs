@@ -8,7 +8,6 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 use testkit::process::{copy_program, write_script};
-use testkit::storage::LoopDevice;
 
 use crate::served::Served;
 
@@ -130,13 +129,18 @@ fn a_detach_by_hand_is_checked_unless_forced() {
 
 #[test]
 fn notes_of_an_attach_are_printed_and_are_no_failure() {
-    let device = LoopDevice::new(1 << 20, 4096).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.raw");
+    let mut content = b"QFI\xfb".to_vec();
+    content.resize(1 << 20, 0);
+    std::fs::write(&path, content).unwrap();
     let io = Served::start(&[]);
-    let spec = json!({"id": "d", "socket": io.socket("d"), "backend": {"file": device.path()}});
+    let backend = json!({"file": path});
+    let spec = json!({"id": "d", "socket": io.socket("d"), "backend": backend});
     let output = io.ringway(&["io", "disk.attach", &spec.to_string()]);
     assert!(output.status.success(), "{output:?}");
     let text = stderr(&output);
-    assert!(text.starts_with("note: ") && text.contains("cache=writeback"), "{text}");
+    assert!(text.starts_with("note: ") && text.contains("--format qcow2"), "{text}");
 }
 
 /// An invalid call is detected before it is sent, and from the server's answer.
