@@ -237,12 +237,16 @@ fn examine(
 }
 
 /// Returns the size of a file up to its last whole block of 4,096 bytes, which is enough for every
-/// storage.
+/// storage. Fails for a smaller file.
 pub(super) fn whole_blocks(options: &FileOptions, fd: BorrowedFd<'_>) -> Result<u64, DiskError> {
     let os = |source| DiskError::Os { action: "inspect", path: options.path.clone(), source };
     let found = fstat(fd).map_err(os)?;
     let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
     let size = u64::try_from(found.st_size).unwrap_or(0);
+    if is_file && size < u64::from(LARGEST_BLOCK) {
+        let problem = format!("it has {size} bytes, too few for an image; restore it from a copy");
+        return Err(DiskError::Image { path: options.path.clone(), problem });
+    }
     Ok(if is_file { size - size % u64::from(LARGEST_BLOCK) } else { u64::MAX })
 }
 

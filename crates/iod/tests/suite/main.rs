@@ -26,6 +26,7 @@ mod io_nics;
 mod keeper;
 mod logs;
 mod mapped_faults;
+mod mapped_refusals;
 mod memory_holes;
 mod metrics;
 mod nbd_clients;

@@ -4,6 +4,7 @@
 
 mod guest_boot;
 mod guest_disk;
+mod guest_images;
 mod guest_limits;
 mod guest_orphan;
 mod guest_restart;
