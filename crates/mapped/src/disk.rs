@@ -9,7 +9,7 @@ use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, Laye
 use image::ImageError;
 use image::channel::MapChannel;
 use image::format::Format;
-use image::journal::{Cells, Journal, JournalOwner, JournalSize};
+use image::journal::{Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
 use image::qcow2::Backing;
 use image::shared::Shared;
@@ -29,6 +29,10 @@ const CHANNELS: u32 = 320;
 /// Sizes of the journal of an image that is written: 128 KiB of entries, 1 KiB a channel.
 pub const JOURNAL: JournalSize =
     JournalSize { entries: 4096, rings: CHANNELS as usize, records: 64 };
+
+/// Sizes of the journal of an image that is only read: it stays empty.
+pub const READ_ONLY_JOURNAL: JournalSize =
+    JournalSize { entries: 1, rings: CHANNELS as usize, records: 1 };
 
 /// Properties of a mapped disk.
 #[derive(Clone)]
@@ -97,8 +101,9 @@ impl MappedDisk {
                 counters,
             };
             recover(&*source, &journal, &pages, read_only, service_options(Arc::default()))?;
-            let cells = Arc::clone(&journal).open()?;
-            start(&*source, cells, &pages, service_options(Arc::clone(&counted)))
+            let size = if read_only { READ_ONLY_JOURNAL } else { JOURNAL };
+            let journal = Journal::open(Arc::clone(&journal).open()?, size)?;
+            start(&*source, journal, &pages, service_options(Arc::clone(&counted)))
         };
         let grow = move |size| to_grow.grow(size);
         let size = AtomicU64::new(options.geometry.size);
@@ -172,16 +177,16 @@ impl MappedDisk {
     }
 }
 
-/// Starts the owner of an image with the journal in `cells`.
+/// Starts the owner of an image.
 fn start(
     source: &impl ImageSource,
-    cells: Cells,
+    journal: Journal,
     pages: &Arc<PagePool>,
     options: ServiceOptions,
 ) -> Result<Arc<dyn Service>, ImageError> {
     let format = source.open()?;
     let map = Map::new(format.layout(), pages);
-    let shared = Arc::new(Shared::new(map, Journal::open(cells, JOURNAL)?));
+    let shared = Arc::new(Shared::new(map, journal));
     let service: Arc<dyn Service> = OwnerService::start(shared, format, options)?;
     Ok(service)
 }
@@ -199,10 +204,12 @@ fn recover(
         let problem = "the disk is read-only; serve it once for writing".into();
         return Err(journal.refusal(&ImageError::Repair { problem }).into());
     }
-    let owner = Journal::open(Arc::clone(&cells), JOURNAL).map(JournalOwner::new);
-    let verified = owner.map_err(ImageError::from).and_then(|owner| source.verify(&owner));
-    verified.map_err(|error| journal.refusal(&error))?;
-    start(source, cells, pages, options)?.stop()?;
+    let opened = Journal::open(cells, JOURNAL).map_err(ImageError::from).and_then(|opened| {
+        source.verify(&JournalOwner::new(opened.clone()))?;
+        Ok(opened)
+    });
+    let opened = opened.map_err(|error| journal.refusal(&error))?;
+    start(source, opened, pages, options)?.stop()?;
     Ok(journal.remove_former()?)
 }
 

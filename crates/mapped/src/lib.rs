@@ -56,6 +56,6 @@ mod tests;
 mod threads;
 mod write;
 
-pub use self::disk::{JOURNAL, MappedDisk, MappedOptions};
+pub use self::disk::{JOURNAL, MappedDisk, MappedOptions, READ_ONLY_JOURNAL};
 pub use self::qcow2::Qcow2Options;
 pub use self::source::{ImageSource, JournalSource};

@@ -105,10 +105,10 @@ struct Qcow2Source {
 impl Qcow2Source {
     /// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
     fn file(&self) -> Result<Arc<PlainFile>, ImageError> {
-        let fd = self.file.handover().0.try_clone().map_err(ImageError::io("duplicate", 0))?;
+        let fd = Arc::clone(self.file.handover().0);
         let file = match self.direct {
             Some(alignment) => PlainFile::direct(fd, alignment as usize),
-            None => return Ok(Arc::new(PlainFile::new(fd))),
+            None => return Ok(Arc::new(PlainFile::shared(fd))),
         };
         file.map(Arc::new).map_err(ImageError::io("open", 0))
     }

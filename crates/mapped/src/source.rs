@@ -33,7 +33,8 @@ pub trait ImageSource: Send + Sync + 'static {
 
 /// Memory for the journal of an image. Its methods are called with the image locked.
 pub trait JournalSource: Send + Sync {
-    /// Returns the memory, with [`crate::JOURNAL`]'s number of cells: zeroes, or what the former
+    /// Returns the memory, with [`crate::JOURNAL`]'s number of cells, or
+    /// [`crate::READ_ONLY_JOURNAL`]'s for an image that is only read: zeroes, or what the former
     /// process of the same disk left.
     ///
     /// # Errors

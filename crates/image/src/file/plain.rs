@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, ftruncate, seek};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
@@ -12,7 +13,7 @@ use super::ImageFile;
 /// Open file or block device. Every operation ends before its future is first polled to the end.
 #[derive(Debug)]
 pub struct PlainFile {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// Alignment of offsets, lengths and buffers in bytes; 1 through the page cache.
     block: usize,
 }
@@ -20,6 +21,11 @@ pub struct PlainFile {
 impl PlainFile {
     /// Wraps a file that uses the page cache.
     pub fn new(fd: OwnedFd) -> Self {
+        Self::shared(Arc::new(fd))
+    }
+
+    /// As [`Self::new`], with a descriptor that has other users.
+    pub fn shared(fd: Arc<OwnedFd>) -> Self {
         Self { fd, block: 1 }
     }
 
@@ -29,11 +35,11 @@ impl PlainFile {
     ///
     /// # Errors
     /// `block` is no such number.
-    pub fn direct(fd: OwnedFd, block: usize) -> io::Result<Self> {
+    pub fn direct(fd: impl Into<Arc<OwnedFd>>, block: usize) -> io::Result<Self> {
         if !block.is_power_of_two() || block > 4096 {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        Ok(Self { fd, block })
+        Ok(Self { fd: fd.into(), block })
     }
 
     /// Returns the open file.

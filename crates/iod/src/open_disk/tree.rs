@@ -14,7 +14,7 @@ use disk::{
 };
 use image::map::PagePool;
 use image::{ImageError, ImageFile, PlainFile, run_now};
-use mapped::{MappedDisk, Qcow2Options};
+use mapped::{MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
 use rustix::io::Errno;
@@ -197,7 +197,8 @@ impl<'a> TreeOpener<'a> {
             (true, true) => None,
             (true, false) => Some(self.preserved_journal(name)?),
             (false, _) => {
-                let private = Mapping::private(image_journal::bytes() as usize);
+                let cells = READ_ONLY_JOURNAL.cells().unwrap_or_default();
+                let private = Mapping::private(cells * 8);
                 Some(private.map(Arc::new).map_err(|source| journal_error(name)(source))?)
             }
         };
@@ -298,7 +299,7 @@ fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
         return None;
     }
     let mut magic = [0; 4];
-    let file = PlainFile::direct(disk.handover().0.try_clone().ok()?, MAGIC_ALIGNMENT).ok()?;
+    let file = PlainFile::direct(Arc::clone(disk.handover().0), MAGIC_ALIGNMENT).ok()?;
     // An image that cannot be read says so when it is served.
     let read = async { file.read_at(0, &mut magic).await.map_err(ImageError::io("read", 0)) };
     run_now(read).ok().filter(|()| magic == QCOW2_MAGIC)?;

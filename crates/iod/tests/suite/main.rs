@@ -25,6 +25,7 @@ mod images;
 mod io_nics;
 mod keeper;
 mod logs;
+mod mapped_budgets;
 mod mapped_faults;
 mod mapped_refusals;
 mod memory_holes;
