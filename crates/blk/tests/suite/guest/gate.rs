@@ -168,6 +168,10 @@ impl Disk for Gate {
         Ok(())
     }
 
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
         Ok(self.geometry())
     }
