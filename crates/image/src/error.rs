@@ -64,16 +64,6 @@ pub enum ImageError {
         /// Size of the disk in bytes.
         size: u64,
     },
-    /// The image refers to one below it, and is opened without one.
-    #[error(
-        "the image needs its backing image {}; state that as its backing, or remove the reference \
-         with `qemu-img rebase -u -b \"\"`",
-        name.display()
-    )]
-    MissingBacking {
-        /// Name in the header.
-        name: std::path::PathBuf,
-    },
     /// An image cannot be created as requested.
     #[error("cannot create the image: {problem}")]
     Create {

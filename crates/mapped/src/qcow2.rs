@@ -53,9 +53,6 @@ impl MappedDisk {
         };
         let header = run_now(Header::read(&*source.file()?))?;
         header.check_access(if read_only { Access::Read } else { Access::Write })?;
-        if let (Some(backing), None) = (header.backing(), &below) {
-            return Err(ImageError::MissingBacking { name: backing.file.clone() });
-        }
         let block_size = match header.has_extended_l2() && !read_only {
             true => header.block_bytes(),
             false => alignment,
