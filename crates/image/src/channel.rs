@@ -19,7 +19,7 @@ pub struct MapChannel {
     number: u32,
 }
 
-/// How to read a granule.
+/// Plan of a read of a granule.
 #[derive(Debug)]
 pub enum ReadPlan {
     /// Ask the owner, then plan again.
@@ -42,7 +42,7 @@ pub enum ReadPlan {
     },
 }
 
-/// How to write to a granule.
+/// Plan of a write to a granule.
 #[derive(Debug)]
 pub enum WritePlan {
     /// Ask the owner, then plan again, or fill the grant that the owner answers with.

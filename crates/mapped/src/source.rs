@@ -1,4 +1,4 @@
-//! What a layer needs from outside: its image, and memory for its journal.
+//! Sources of a layer: its image, and memory for its journal.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the simulation needs of a format.
+//! Contract of a format towards the simulation.
 
 use std::fmt::Debug;
 

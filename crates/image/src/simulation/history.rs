@@ -1,4 +1,5 @@
-//! What each block may read as: every write with the time it began and the time it ended.
+//! History of a block: every write with the time it began and the time it ended. It says which
+//! values a read may return.
 
 /// A value that was written, or that the block had at first.
 #[derive(Clone, Copy, Debug)]

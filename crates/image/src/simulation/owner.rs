@@ -16,7 +16,7 @@ type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 /// A call of an owner, which may begin or continue a round.
 type Call<F> = Task<(Owner<F>, Option<Round<SimFile>>)>;
 
-/// What the owner does.
+/// Activity of the owner.
 enum Activity<F> {
     Opening(Task<Result<Owner<F>, ImageError>>),
     Idle(Box<Owner<F>>),

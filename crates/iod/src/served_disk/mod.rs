@@ -57,7 +57,7 @@ pub struct ServedDisk {
     spec: DiskSpec,
     /// The disk of the present tree.
     disk: Arc<dyn Disk>,
-    /// The same disk, to replace it.
+    /// Handle on `disk` that replaces the tree behind it.
     replaceable: Arc<Replaceable>,
     /// Present tree. The spec tells the first one.
     tree: Mutex<Arc<ServedTree>>,

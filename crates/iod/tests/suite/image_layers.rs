@@ -1,4 +1,4 @@
-//! What users of image layers see: holes, counts, notes, and writes that a kill does not lose.
+//! Image layers as users see them: holes, counts, notes, and writes that a kill does not lose.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::unix::fs::{FileExt, MetadataExt};
