@@ -19,6 +19,8 @@ use crate::service::Service;
 
 /// Interval for retrying writes that the storage had no room for.
 const RETRY: Duration = Duration::from_millis(500);
+/// Most empty lists of buffers that a channel keeps.
+const SPARES: usize = 64;
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 
@@ -178,6 +180,14 @@ impl MappedChannel {
         Some(self.insert_piece(parent, action, range, rest))
     }
 
+    /// Keeps a list for a later cut. It pins no memory, and there are not many.
+    fn keep_spare(&mut self, mut buffers: Buffers) {
+        if buffers.capacity() > 0 && self.spares.len() < SPARES {
+            buffers.clear();
+            self.spares.push(buffers);
+        }
+    }
+
     /// Asks the owner for a piece.
     pub(crate) fn ask(&mut self, index: usize, question: QuestionKind) {
         let Some(piece) = self.pieces.get(index) else { return };
@@ -289,9 +299,7 @@ impl MappedChannel {
             parent.outcome = outcome;
         }
         let former = std::mem::replace(&mut parent.buffers, buffers);
-        if former.capacity() > 0 {
-            self.spares.push(former);
-        }
+        self.keep_spare(former);
         let Some(parent) = self.parents.get(index) else { return };
         if parent.left > 0 {
             return;
