@@ -25,6 +25,9 @@ pub trait Format {
     /// Returns the sizes of the map.
     fn layout(&self) -> Layout;
 
+    /// Returns whether nothing is ever written to the image.
+    fn is_read_only(&self) -> bool;
+
     /// Returns whether the format notes for each block whether it is stored.
     fn has_blocks(&self) -> bool;
 

@@ -258,10 +258,13 @@ impl Disk for MappedDisk {
 
     fn sync(&self) -> Result<(), DiskError> {
         let service = self.service().clone();
-        if let Some(service) = service.filter(|_| !self.options.geometry.read_only) {
-            service.sync().map_err(self.image_error())?;
+        match service.filter(|service| !service.shared().is_durable()) {
+            // The round syncs the data, too. A flush of it may have failed elsewhere.
+            Some(service) if !self.options.geometry.read_only && !self.file.handover().1 => {
+                service.sync().map_err(self.image_error())
+            }
+            _ => self.file.sync(),
         }
-        self.file.sync()
     }
 
     fn begin_quiesce(&self) {

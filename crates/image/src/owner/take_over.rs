@@ -20,7 +20,7 @@ impl<F: Format> Owner<F> {
     /// # Errors
     /// Storage fails, or the image is damaged.
     pub async fn take_over(shared: Arc<Shared>, format: F) -> Result<Self, ImageError> {
-        if !is_planted(Bug::NoSyncAtTakeover) {
+        if !format.is_read_only() && !is_planted(Bug::NoSyncAtTakeover) {
             // A reference that the former process cleared may not be durable: what it named would
             // look free.
             format.file().sync().await.map_err(ImageError::io("sync", 0))?;

@@ -177,6 +177,10 @@ impl Format for Toy {
         LAYOUT
     }
 
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     fn has_blocks(&self) -> bool {
         self.options.has_blocks
     }

@@ -1,9 +1,11 @@
 //! Snapshots and replaced backends while guests run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::*;
 use serde_json::{Value, json};
@@ -184,5 +186,54 @@ fn a_backend_is_replaced_by_one_with_the_same_content_only() {
     let file = std::fs::File::open(&path).unwrap();
     file.read_exact_at(&mut found, 6 * 512).unwrap();
     assert_eq!(found, [6]);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+/// Writes and reads back until told to stop. Returns the last value of each sector.
+fn load(mut guest: Guest, stop: &AtomicBool) -> (Guest, BTreeMap<u64, u8>) {
+    let (mut written, mut number) = (BTreeMap::new(), 0_u64);
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        let (sector, value) = (number * 7919 % 6000, number as u8);
+        write(&mut guest, sector, value);
+        written.insert(sector, value);
+        let other = number * 31 % 6000;
+        assert_eq!(read(&mut guest, other), written.get(&other).copied().unwrap_or(0));
+        if number % 50 == 0 {
+            flush(&mut guest);
+        }
+    }
+    (guest, written)
+}
+
+#[test]
+fn a_guest_under_load_sees_pauses_only() {
+    let mut io = Io::start();
+    let base = image(&io.folder, "base.raw", 3 * MIB);
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"file": base})));
+    let guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let stop = AtomicBool::new(false);
+    let mut pauses = Vec::new();
+    let (mut guest, written) = std::thread::scope(|scope| {
+        let guest = scope.spawn(|| load(guest, &stop));
+        for number in 0..testkit::rounds(20, 55) {
+            let file = io.folder.path().join(format!("{number}.qcow2"));
+            let reply = caller.call("disk.snapshot", json!({"disks": [{"id": "d", "file": file}]}));
+            pauses.push(reply.unwrap()["pause_us"].as_u64().unwrap());
+        }
+        stop.store(true, Ordering::Relaxed);
+        guest.join().unwrap()
+    });
+    pauses.sort_unstable();
+    let count = pauses.len();
+    let [median, most] = [pauses[count / 2], pauses[count - 1]];
+    println!(
+        "{count} snapshots: pause in us: median {median}, longest {most}; {} writes",
+        written.len()
+    );
+    for (sector, value) in written {
+        assert_eq!(read(&mut guest, sector), value);
+    }
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }

@@ -163,6 +163,10 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
         }
     }
 
+    fn is_read_only(&self) -> bool {
+        !self.writes
+    }
+
     fn has_blocks(&self) -> bool {
         self.image.header.has_extended_l2()
     }
