@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use tree::TreeOpener;
 pub(crate) use tree::{FileState, label};
-pub use tree::{Sources, TreeFile};
+pub use tree::{LowerImage, Sources, TreeFile};
 
 /// Prefix of the name of a socket without a path: `fd:3`.
 pub(crate) const CONNECTED: &str = "fd:";
@@ -141,6 +141,8 @@ pub struct Opened {
     pub journal: Option<Arc<OwnedFd>>,
     /// Files of the tree, top first.
     pub files: Vec<TreeFile>,
+    /// Images below the top.
+    pub images: Vec<LowerImage>,
     /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files
     /// from them.
     pub handed_in: BTreeMap<u32, OwnedFd>,

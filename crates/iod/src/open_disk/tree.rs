@@ -38,6 +38,8 @@ pub struct Sources {
     /// Files that this process has open for the same disk. They are used again where the tree names
     /// them, with their locks and fences.
     pub reused: Vec<TreeFile>,
+    /// Images below the top of the present tree, which go on below the top of the next one.
+    pub images: Vec<LowerImage>,
 }
 
 /// Opened file of a tree.
@@ -49,6 +51,14 @@ pub struct TreeFile {
     pub disk: Arc<FileDisk>,
     /// Identity of the file or device.
     pub identity: FileIdentity,
+}
+
+/// Image below the top of a tree. It never changes, so the trees of a disk share it.
+#[derive(Clone, Debug)]
+pub struct LowerImage {
+    /// The image with all below it, as a spec tells it.
+    backend: Backend,
+    disk: Arc<dyn Disk>,
 }
 
 /// State of a file that another process has open.
@@ -88,6 +98,7 @@ pub(super) struct TreeOpener<'a> {
     /// Open files of another process, top first: one for each file of the tree, or none at all.
     open_files: std::vec::IntoIter<(OwnedFd, FileState)>,
     files: Vec<TreeFile>,
+    images: Vec<LowerImage>,
     memory: Option<Arc<OwnedFd>>,
     journal: Option<Arc<OwnedFd>>,
     notes: Vec<String>,
@@ -107,8 +118,8 @@ impl<'a> TreeOpener<'a> {
         open_files: Vec<(OwnedFd, FileState)>,
     ) -> Self {
         let open_files = open_files.into_iter();
-        let (files, memory, journal, notes, refusal) = Default::default();
-        Self { spec, sources, open_files, files, memory, journal, notes, refusal }
+        let (files, images, memory, journal, notes, refusal) = Default::default();
+        Self { spec, sources, open_files, files, images, memory, journal, notes, refusal }
     }
 
     /// Opens the tree. If its top is a leaf, the guest sees at most `told` bytes of it.
@@ -117,10 +128,10 @@ impl<'a> TreeOpener<'a> {
         let disk = self.node(&spec.backend, !spec.read_only, told)?;
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
-        let Self { sources, files, memory, journal, notes, refusal, .. } = self;
+        let Self { sources, files, images, memory, journal, notes, refusal, .. } = self;
         let mut handed_in = sources.files;
         handed_in.retain(|fd, _| spec.backend.files().any(|name| *name == FileRef::Fd { fd: *fd }));
-        Ok(Opened { disk, memory, journal, files, handed_in, notes, refusal })
+        Ok(Opened { disk, memory, journal, files, images, handed_in, notes, refusal })
     }
 
     /// Opens a node with all below it.
@@ -153,8 +164,30 @@ impl<'a> TreeOpener<'a> {
                 let child = self.node(child, writable, None)?;
                 Arc::new(Window::new(child, *offset, *size)?)
             }
-            Backend::Qcow2 { file, backing } => self.qcow2(file, backing.as_deref(), writable)?,
+            Backend::Qcow2 { file, backing } => {
+                let reused = if writable { None } else { self.reuse_image(node) };
+                let opened = || self.qcow2(file, backing.as_deref(), writable);
+                let disk = reused.map_or_else(opened, Ok)?;
+                if !writable {
+                    self.images.push(LowerImage { backend: node.clone(), disk: disk.clone() });
+                }
+                disk
+            }
         })
+    }
+
+    /// Returns an image that the present tree has below its top, with the files of all below it.
+    fn reuse_image(&mut self, node: &Backend) -> Option<Arc<dyn Disk>> {
+        let is_it = |image: &&LowerImage| image.backend == *node;
+        let disk = self.sources.images.iter().find(is_it)?.disk.clone();
+        let reused = &self.sources.reused;
+        let files = node.files().filter_map(|name| reused.iter().find(|file| file.name == *name));
+        self.files.extend(files.cloned());
+        for below in node.nodes().skip(1) {
+            let known = self.sources.images.iter().find(|image| image.backend == *below);
+            self.images.extend(known.cloned());
+        }
+        Some(disk)
     }
 
     /// Opens a qcow2 image over its backing, which is read-only.

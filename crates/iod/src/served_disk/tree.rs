@@ -8,7 +8,7 @@ use std::sync::Arc;
 use disk::Disk;
 use model::spec::Backend;
 
-use crate::open_disk::{Opened, Sources, TreeFile};
+use crate::open_disk::{LowerImage, Opened, Sources, TreeFile};
 use crate::pool::Pool;
 
 /// Files and descriptors behind a disk.
@@ -18,6 +18,8 @@ pub(crate) struct ServedTree {
     pub(crate) backend: Backend,
     /// Files of the tree, top first.
     pub(crate) files: Vec<TreeFile>,
+    /// Images below the top.
+    images: Vec<LowerImage>,
     /// Descriptor of a memory disk's bytes.
     memory: Option<Arc<OwnedFd>>,
     /// Descriptor of the journal of the image at the top, if it is written.
@@ -31,8 +33,8 @@ pub(crate) struct ServedTree {
 impl ServedTree {
     /// Separates an opened disk from the files and descriptors behind it.
     pub(super) fn new(backend: Backend, opened: Opened) -> (Arc<dyn Disk>, Self) {
-        let Opened { disk, memory, journal, files, handed_in, notes, .. } = opened;
-        (disk, Self { backend, files, memory, journal, handed_in, notes })
+        let Opened { disk, memory, journal, files, images, handed_in, notes, .. } = opened;
+        (disk, Self { backend, files, images, memory, journal, handed_in, notes })
     }
 
     /// Reports it from now on if requests wait for space for a file of the tree.
@@ -60,6 +62,7 @@ impl ServedTree {
     /// The process cannot open more descriptors.
     pub(super) fn sources_of_next(&self) -> io::Result<Sources> {
         // The new top has a journal of its own.
-        Ok(Sources { journal: None, reused: self.files.clone(), ..self.sources()? })
+        let (reused, images) = (self.files.clone(), self.images.clone());
+        Ok(Sources { journal: None, reused, images, ..self.sources()? })
     }
 }
