@@ -231,8 +231,9 @@ impl Channel for MappedChannel {
             self.submit_piece(context, target, request);
         }
         self.continue_fills(context);
-        self.fail_waiting();
         self.plan_all(context);
+        // Last: a piece that has just asked must not wait on a queue that drains.
+        self.fail_waiting();
         self.set_timer(context);
         out.append(&mut self.ended);
     }

@@ -19,8 +19,7 @@ impl MappedChannel {
                 if matches!(piece.action, Action::Write { .. }) {
                     return self.end_write(index, outcome);
                 }
-                let holds = std::mem::take(&mut piece.holds);
-                holds.into_iter().for_each(|hold| self.map.leave(hold));
+                self.leave_holds(index);
                 self.end_piece(index, outcome);
             }
         }

@@ -143,14 +143,13 @@ impl MappedChannel {
             return;
         }
         let Some(piece) = self.pieces.get(index) else { return };
-        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
-        for added in added {
+        for added in std::mem::take(&mut piece.added) {
             match outcome {
                 Ok(()) => self.map.commit_blocks(added),
                 Err(_) => self.map.fail_blocks(added),
             }
         }
-        holds.into_iter().for_each(|hold| self.map.leave(hold));
+        self.leave_holds(index);
         match outcome {
             Err(IoError::Full) => self.stall(index),
             outcome => self.end_piece(index, outcome),

@@ -75,16 +75,14 @@ impl MappedChannel {
             }
             (Phase::Ended, _) => drop(self.pieces.remove(index)),
             (Phase::Asked, AnswerKind::Look) => {
-                let holds = std::mem::take(&mut piece.holds);
-                holds.into_iter().for_each(|hold| self.map.leave(hold));
-                self.planned.push(index);
+                self.leave_holds(index);
+                self.plan(index);
             }
             (Phase::Asked, AnswerKind::Granted(grant)) => self.begin_fill(index, grant),
             (Phase::Asked, AnswerKind::Pieces(pieces)) => self.read_pieces(context, index, &pieces),
             (Phase::Describing(_), kind) => self.on_description(index, kind),
             (Phase::Asked, AnswerKind::Done(outcome)) => {
-                let holds = std::mem::take(&mut piece.holds);
-                holds.into_iter().for_each(|hold| self.map.leave(hold));
+                self.leave_holds(index);
                 self.on_done(index, outcome.map_err(io_error));
             }
             _ => {}
@@ -101,7 +99,7 @@ impl MappedChannel {
         if piece.action == Action::Zero && outcome.is_ok() && piece.len > step {
             piece.offset += step;
             piece.len -= step;
-            return self.planned.push(index);
+            return self.plan(index);
         }
         self.end_piece(index, outcome);
     }

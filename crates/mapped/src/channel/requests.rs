@@ -53,6 +53,14 @@ impl MappedChannel {
         index
     }
 
+    /// Plans a piece again, soon. The owner has no question of it any more.
+    pub(super) fn plan(&mut self, index: usize) {
+        if let Some(piece) = self.pieces.get(index) {
+            piece.phase = Phase::Planned;
+            self.planned.push(index);
+        }
+    }
+
     /// Cuts a piece to its first `len` bytes. The rest becomes a piece of its own, which is planned.
     pub(crate) fn cut(&mut self, index: usize, len: u64) {
         let rest = self.cut_unplanned(index, len);
@@ -129,6 +137,13 @@ impl MappedChannel {
         if let Some(parent) = self.parents.get(piece.parent) {
             parent.holds.extend(holds);
         }
+    }
+
+    /// Leaves the epochs of a piece.
+    pub(crate) fn leave_holds(&mut self, index: usize) {
+        let Some(piece) = self.pieces.get(index) else { return };
+        let holds = std::mem::take(&mut piece.holds);
+        holds.into_iter().for_each(|hold| self.map.leave(hold));
     }
 
     /// Notes that a request must end with a flush.

@@ -41,7 +41,7 @@ impl MappedChannel {
     /// Tries a piece again that waits for space.
     pub(super) fn resume(&mut self, context: &mut Context<'_>, index: usize) {
         let Some(piece) = self.pieces.get(index) else { return };
-        let Phase::StalledMidway(offset) = piece.phase else { return self.planned.push(index) };
+        let Phase::StalledMidway(offset) = piece.phase else { return self.plan(index) };
         piece.phase = Phase::Submitted;
         let buffers = std::mem::take(&mut piece.buffers);
         let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index as u32);
@@ -55,10 +55,9 @@ impl MappedChannel {
             return;
         }
         let asked = self.is_draining && self.service.waiting() > 0;
-        let waits = |piece: &Piece| match piece.phase {
-            Phase::Stalled | Phase::StalledMidway(_) => true,
-            Phase::Asked => asked && piece.action != Action::Read,
-            _ => false,
+        let waits = |piece: &Piece| {
+            let may_change = piece.action != Action::Read;
+            piece.is_stalled() || asked && may_change && matches!(piece.phase, Phase::Asked)
         };
         for index in self.indices(waits) {
             self.end_waiting(index, Err(IoError::Full));
@@ -74,12 +73,11 @@ impl MappedChannel {
                 // It does so now, and its answer ends the piece.
                 return;
             }
-            let holds = std::mem::take(&mut piece.holds);
-            holds.into_iter().for_each(|hold| self.map.leave(hold));
+            self.leave_holds(index);
             return self.end_asked(index, outcome);
         }
-        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
-        holds.into_iter().for_each(|hold| self.map.leave(hold));
+        let added = std::mem::take(&mut piece.added);
+        self.leave_holds(index);
         added.into_iter().for_each(|added| self.map.fail_blocks(added));
         self.end_piece(index, outcome);
     }
@@ -98,11 +96,8 @@ impl MappedChannel {
     /// Returns the number of requests that wait for space.
     pub(super) fn count_waiting(&self) -> usize {
         let asked = self.service.waiting() > 0;
-        let waits = |piece: &Piece| match piece.phase {
-            Phase::Stalled | Phase::StalledMidway(_) => true,
-            Phase::Asked => asked,
-            _ => false,
-        };
+        let waits =
+            |piece: &Piece| piece.is_stalled() || asked && matches!(piece.phase, Phase::Asked);
         let mut waiting: BTreeMap<usize, u32> = BTreeMap::new();
         for (_, piece) in self.pieces.iter().filter(|(_, piece)| waits(piece)) {
             *waiting.entry(piece.parent).or_default() += 1;
