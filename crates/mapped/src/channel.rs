@@ -1,5 +1,6 @@
 //! One reactor's channel to a mapped disk.
 
+mod completions;
 mod questions;
 mod requests;
 mod waiting;
@@ -10,12 +11,12 @@ use ::disk::{Channel, Completion, FileDisk, IoError, Request, RequestKind, Submi
 use image::channel::MapChannel;
 use image::shared::{Answer, QuestionKind};
 use memory::Buffers;
-use reactor::{CompletionPort, Context, OpCompletion};
+use reactor::{CompletionPort, Context, OpCompletion, Slab};
 use rustix::io::Errno;
 
 use crate::counters::Counters;
 use crate::mailbox::Mailbox;
-use crate::piece::{Action, Parent, Phase, Piece, Slab};
+use crate::piece::{Action, Parent, Phase, Piece};
 use crate::service::Service;
 
 /// Outcome of a request whose channel was abandoned.
@@ -54,7 +55,7 @@ pub(crate) struct MappedChannel {
     parents: Slab<Parent>,
     pub(crate) pieces: Slab<Piece>,
     /// Pieces to plan.
-    pub(crate) planned: Vec<usize>,
+    pub(crate) planned: Vec<u32>,
     /// Requests that a child channel handed back.
     refused: Vec<(Target, Request)>,
     is_timer_set: bool,
@@ -62,7 +63,7 @@ pub(crate) struct MappedChannel {
     is_abandoned: bool,
     pub(crate) has_asked: bool,
     /// Fills whose next step can begin.
-    pub(crate) fills: Vec<usize>,
+    pub(crate) fills: Vec<u32>,
     ended: Vec<Completion>,
     // Kept for their capacity.
     answers: Vec<Answer>,

@@ -15,31 +15,27 @@ use crate::piece::{Action, Phase};
 
 impl MappedChannel {
     /// Asks the owner for a piece.
-    pub(crate) fn ask(&mut self, index: usize, question: QuestionKind) {
-        let Some(piece) = self.pieces.get(index) else { return };
+    pub(crate) fn ask(&mut self, index: u32, question: QuestionKind) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.phase = Phase::Asked;
         piece.claim = match &question {
             QuestionKind::Discard(_, claim) => Some(claim.clone()),
             _ => None,
         };
-        // A flush waits for the storage.
-        piece.waits_for_map = question != QuestionKind::Flush;
-        let counts = piece.waits_for_map;
-        if let Some(parent) = self.parents.get(piece.parent).filter(|_| counts) {
+        let counts = piece.waits_for_map();
+        if let Some(parent) = self.parents.get_mut(piece.parent).filter(|_| counts) {
             parent.waits.get_or_insert_with(|| (Instant::now(), 0)).1 += 1;
         }
-        self.map.ask(index as u32, question);
+        self.map.ask(index, question);
         self.has_asked = true;
     }
 
-    /// Notes that a piece has its answer, or waits for none any more. A request waits as long as one
-    /// of its pieces does.
-    fn end_map_wait(&mut self, index: usize) {
-        let Some(piece) = self.pieces.get(index) else { return };
-        if !std::mem::take(&mut piece.waits_for_map) {
-            return;
-        }
-        let Some(parent) = self.parents.get(piece.parent) else { return };
+    /// Notes that a piece has its answer, or waits for none any more. To be called before its phase
+    /// changes. A request waits as long as one of its pieces does.
+    fn end_map_wait(&mut self, index: u32) {
+        let waiting = self.pieces.get(index).filter(|piece| piece.waits_for_map());
+        let Some(piece) = waiting else { return };
+        let Some(parent) = self.parents.get_mut(piece.parent) else { return };
         let Some((since, pieces)) = &mut parent.waits else { return };
         *pieces -= 1;
         if *pieces == 0 {
@@ -48,14 +44,14 @@ impl MappedChannel {
         }
     }
 
-    pub(super) fn plan_flush(&mut self, context: &mut Context<'_>, index: usize) {
+    pub(super) fn plan_flush(&mut self, context: &mut Context<'_>, index: u32) {
         let shared = self.map.shared();
         if shared.is_lost() {
             self.end_piece(index, Err(IoError::Storage(Errno::IO)));
         } else if shared.is_durable() {
-            let Some(piece) = self.pieces.get(index) else { return };
+            let Some(piece) = self.pieces.get_mut(index) else { return };
             piece.phase = Phase::Submitted;
-            let (kind, tag) = (RequestKind::Flush, index as u32);
+            let (kind, tag) = (RequestKind::Flush, index);
             let request = Request { kind, offset: 0, len: 0, buffers: Buffers::default(), tag };
             self.submit_piece(context, Target::File, request);
         } else {
@@ -64,9 +60,9 @@ impl MappedChannel {
     }
 
     pub(super) fn on_answer(&mut self, context: &mut Context<'_>, answer: Answer) {
-        let index = answer.tag as usize;
+        let index = answer.tag;
         self.end_map_wait(index);
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         match (&piece.phase, answer.kind) {
             (Phase::Ended, AnswerKind::Granted(grant)) => {
                 self.map.ask(0, QuestionKind::Failed(grant));
@@ -90,8 +86,8 @@ impl MappedChannel {
     }
 
     /// Handles the answer that a question is done: zeroes or a flush.
-    fn on_done(&mut self, index: usize, outcome: Result<(), IoError>) {
-        let Some(piece) = self.pieces.get(index) else { return };
+    fn on_done(&mut self, index: u32, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         // The kernel reports a failed flush once, perhaps to another channel.
         let is_lost = piece.action == Action::Flush && self.container.handover().1;
         let outcome = if is_lost { Err(IoError::Storage(Errno::IO)) } else { outcome };
@@ -105,9 +101,9 @@ impl MappedChannel {
     }
 
     /// Ends a piece whose answer is still to come.
-    pub(super) fn end_asked(&mut self, index: usize, outcome: Result<(), IoError>) {
+    pub(super) fn end_asked(&mut self, index: u32, outcome: Result<(), IoError>) {
         self.end_map_wait(index);
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.phase = Phase::Ended;
         self.container.end_waits(std::mem::take(&mut piece.is_counted).into());
         let (parent, buffers) = (piece.parent, std::mem::take(&mut piece.buffers));

@@ -19,19 +19,19 @@ impl MappedChannel {
     }
 
     /// Lets a piece wait for space, or fails it.
-    pub(crate) fn stall(&mut self, index: usize) {
+    pub(crate) fn stall(&mut self, index: u32) {
         if !self.may_wait() {
             return self.end_piece(index, Err(IoError::Full));
         }
-        if let Some(piece) = self.pieces.get(index) {
+        if let Some(piece) = self.pieces.get_mut(index) {
             piece.phase = Phase::Stalled;
         }
         self.count_wait(index);
     }
 
     /// Counts a piece that waits for space until it ends.
-    pub(crate) fn count_wait(&mut self, index: usize) {
-        if let Some(piece) = self.pieces.get(index)
+    pub(crate) fn count_wait(&mut self, index: u32) {
+        if let Some(piece) = self.pieces.get_mut(index)
             && !std::mem::replace(&mut piece.is_counted, true)
         {
             self.container.begin_waits(1);
@@ -39,12 +39,12 @@ impl MappedChannel {
     }
 
     /// Tries a piece again that waits for space.
-    pub(super) fn resume(&mut self, context: &mut Context<'_>, index: usize) {
-        let Some(piece) = self.pieces.get(index) else { return };
+    pub(super) fn resume(&mut self, context: &mut Context<'_>, index: u32) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let Phase::StalledMidway(offset) = piece.phase else { return self.plan(index) };
         piece.phase = Phase::Submitted;
         let buffers = std::mem::take(&mut piece.buffers);
-        let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index as u32);
+        let (kind, len, tag) = (RequestKind::Write { durable: false }, buffers.len(), index);
         let request = Request { kind, offset, len: len as u64, buffers, tag };
         self.submit_piece(context, Target::File, request);
     }
@@ -65,8 +65,8 @@ impl MappedChannel {
     }
 
     /// Ends a piece that has nothing in the kernel.
-    pub(super) fn end_waiting(&mut self, index: usize, outcome: Result<(), IoError>) {
-        let Some(piece) = self.pieces.get(index) else { return };
+    pub(super) fn end_waiting(&mut self, index: u32, outcome: Result<(), IoError>) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         if matches!(piece.phase, Phase::Asked) {
             // The owner must not zero the granule later, when the guest has written to it again.
             if piece.claim.as_ref().is_some_and(|claim| !claim.take()) {
@@ -82,7 +82,7 @@ impl MappedChannel {
         self.end_piece(index, outcome);
     }
 
-    pub(super) fn indices(&self, with: impl Fn(&Piece) -> bool) -> Vec<usize> {
+    pub(super) fn indices(&self, with: impl Fn(&Piece) -> bool) -> Vec<u32> {
         self.pieces.iter().filter(|(_, piece)| with(piece)).map(|(index, _)| index).collect()
     }
 
@@ -98,12 +98,12 @@ impl MappedChannel {
         let asked = self.service.waiting() > 0;
         let waits =
             |piece: &Piece| piece.is_stalled() || asked && matches!(piece.phase, Phase::Asked);
-        let mut waiting: BTreeMap<usize, u32> = BTreeMap::new();
+        let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
         for (_, piece) in self.pieces.iter().filter(|(_, piece)| waits(piece)) {
             *waiting.entry(piece.parent).or_default() += 1;
         }
         // A request with another piece in the kernel does not wait.
-        let all_wait = |at: usize, parent: &Parent| waiting.get(&at) == Some(&parent.left);
+        let all_wait = |at: u32, parent: &Parent| waiting.get(&at) == Some(&parent.left);
         self.parents.iter().filter(|(at, parent)| all_wait(*at, parent)).count()
     }
 }
