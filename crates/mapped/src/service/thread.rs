@@ -105,7 +105,7 @@ impl<F: Format + Send + 'static> OwnerService<F> {
     }
 
     pub(super) fn deliver(&self, owner: &mut Owner<F>) {
-        // Before the answers: who has one finds itself counted.
+        // Before the answers: a channel that has one finds its question counted.
         self.options.counters.publish(owner, &mut lock(&self.state).published);
         let mut answers = Vec::new();
         owner.take_answers(&mut answers);
