@@ -142,7 +142,7 @@ impl MapChannel {
                         record: None,
                     });
                 }
-                QuestionKind::Fold(self.ring.index())
+                QuestionKind::Fold
             }
             _ => QuestionKind::Write(granule),
         };

@@ -37,6 +37,17 @@ pub trait Format {
     /// Storage fails, or the image is damaged.
     async fn load(&mut self, first: u64, words: &mut [Word]) -> Result<(), ImageError>;
 
+    /// Loads the reference of one granule.
+    ///
+    /// # Errors
+    /// As [`Format::load`].
+    async fn load_word(&mut self, granule: u64) -> Result<Word, ImageError> {
+        let mut words = [Word::ASK];
+        self.load(granule, &mut words).await?;
+        let [word] = words;
+        Ok(word)
+    }
+
     /// Returns the parts of a granule whose reference on disk is [`Word::MIXED`].
     ///
     /// # Errors

@@ -56,13 +56,11 @@
 //! [`ImageError`] names the cause, and the next step if there is one. It does not know the path.
 //!
 //! # How to test
-//! `simulation` runs map, journal, owner and formats on a simulated file with a volatile cache: kills,
-//! power cuts, full and failing storage, requests that take long. It finds each of the fifteen bugs
-//! that `planted` plants.
+//! `simulation` runs map, journal, owner and formats on a simulated file with a volatile cache: kills
+//! and power cuts between any two calls of the file, full and failing storage, requests that take
+//! long. `RINGWAY_SOAK=1` makes it run longer. It must find each bug that `planted` plants.
 //!
-//! `qemu-img` and `qemu-io` are the oracle (`tests/suite`): content, map and check must agree. The
-//! simulation (`src/simulation`) kills the process and cuts the power between any two calls of the
-//! file; `RINGWAY_SOAK=1` makes it run longer. It must find every planted bug.
+//! `qemu-img` and `qemu-io` are the oracle (`tests/suite`): content, map and check must agree.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

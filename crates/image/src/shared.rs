@@ -55,8 +55,8 @@ pub enum QuestionKind {
     Discard(u64, Claim),
     /// Make all acknowledged writes durable.
     Flush,
-    /// Make room in a ring of the journal.
-    Fold(usize),
+    /// Make room in the rings of the journal.
+    Fold,
     /// A channel has committed a grant, for which other requests wait. No answer.
     Committed(u64),
     /// A channel could not fill a grant. No answer.

@@ -18,9 +18,9 @@ use crate::read::byte_of;
 
 impl MappedChannel {
     /// Begins to fill the granule of a grant. The rest of the piece is planned on its own.
-    pub(crate) fn begin_fill(&mut self, index: usize, grant: Grant) {
+    pub(crate) fn begin_fill(&mut self, index: u32, grant: Grant) {
         let bits = self.map.shared().map.layout().granule_bits;
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let in_granule = ((grant.granule + 1) << bits).saturating_sub(piece.offset);
         self.cut(index, in_granule);
         let hold = self.map.enter_grant();
@@ -29,7 +29,7 @@ impl MappedChannel {
             self.has_asked = true;
             return self.end_piece(index, Err(IoError::Storage(Errno::NOMEM)));
         };
-        if let Some(piece) = self.pieces.get(index) {
+        if let Some(piece) = self.pieces.get_mut(index) {
             piece.holds.push(hold);
             piece.phase = Phase::Reading(Fill { grant, memory, reads: Vec::new() });
         }
@@ -37,10 +37,10 @@ impl MappedChannel {
     }
 
     /// Finds what a fill must read, unless the guest overwrites the whole granule.
-    fn plan_fill(&mut self, index: usize) {
+    fn plan_fill(&mut self, index: u32) {
         let layout = *self.map.shared().map.layout();
         let len = 1_u64 << layout.granule_bits;
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let is_whole = piece.len == len;
         let Phase::Reading(fill) = &mut piece.phase else { return };
         let Grant { granule, prior, .. } = fill.grant;
@@ -67,16 +67,16 @@ impl MappedChannel {
         self.fills.push(index);
     }
 
-    fn set_phase(&mut self, index: usize, phase: Phase) {
-        if let Some(piece) = self.pieces.get(index) {
+    fn set_phase(&mut self, index: u32, phase: Phase) {
+        if let Some(piece) = self.pieces.get_mut(index) {
             piece.phase = phase;
         }
     }
 
     /// Takes the description of a granule that a fill reads.
-    pub(crate) fn on_description(&mut self, index: usize, answer: AnswerKind) {
+    pub(crate) fn on_description(&mut self, index: u32, answer: AnswerKind) {
         let bits = self.map.shared().map.layout().granule_bits;
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let Phase::Describing(mut fill) = std::mem::replace(&mut piece.phase, Phase::Planned)
         else {
             return;
@@ -113,7 +113,7 @@ impl MappedChannel {
     /// Starts the next step of fills.
     pub(crate) fn continue_fills(&mut self, context: &mut Context<'_>) {
         while let Some(index) = self.fills.pop() {
-            let Some(piece) = self.pieces.get(index) else { continue };
+            let Some(piece) = self.pieces.get_mut(index) else { continue };
             match std::mem::replace(&mut piece.phase, Phase::Planned) {
                 Phase::Reading(fill) => self.read_for_fill(context, index, fill),
                 other => piece.phase = other,
@@ -122,36 +122,36 @@ impl MappedChannel {
     }
 
     /// Reads the next part of the granule. With all of them, writes it.
-    fn read_for_fill(&mut self, context: &mut Context<'_>, index: usize, mut fill: Fill) {
+    fn read_for_fill(&mut self, context: &mut Context<'_>, index: u32, mut fill: Fill) {
         let Some(FillRead { target, offset, at, len }) = fill.reads.pop() else {
             return self.write_fill(context, index, fill);
         };
         let buffers = Buffers::from_mapping(&fill.memory, at as usize, len as usize);
         self.set_phase(index, Phase::Reading(fill));
-        let (kind, tag) = (RequestKind::Read, index as u32);
+        let (kind, tag) = (RequestKind::Read, index);
         let buffers = buffers.unwrap_or_default();
         self.submit_piece(context, target, Request { kind, offset, len, buffers, tag });
     }
 
     /// Puts the guest's data over what was read, and writes the granule.
-    fn write_fill(&mut self, context: &mut Context<'_>, index: usize, fill: Fill) {
+    fn write_fill(&mut self, context: &mut Context<'_>, index: u32, fill: Fill) {
         let layout = *self.map.shared().map.layout();
         let bytes = 1_u64 << layout.granule_bits;
         count(&self.counters.fills);
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let skip = piece.offset % bytes;
         let into = Buffers::from_mapping(&fill.memory, skip as usize, piece.len as usize);
         into.unwrap_or_default().copy_from_buffers(&piece.buffers);
         let offset = byte_of(&layout, image::map::Word::data(fill.grant.place, 0, Base::Zero), 0);
         let buffers = Buffers::from_mapping(&fill.memory, 0, bytes as usize).unwrap_or_default();
-        let (kind, tag) = (RequestKind::Write { durable: false }, index as u32);
+        let (kind, tag) = (RequestKind::Write { durable: false }, index);
         piece.phase = Phase::Filling(fill);
         let request = Request { kind, offset, len: bytes, buffers, tag };
         self.submit_piece(context, Target::File, request);
     }
 
     /// Handles the end of a fill's read: the next read or the write follows.
-    pub(crate) fn end_fill_read(&mut self, index: usize, fill: Fill, outcome: Result<(), IoError>) {
+    pub(crate) fn end_fill_read(&mut self, index: u32, fill: Fill, outcome: Result<(), IoError>) {
         if outcome.is_err() {
             return self.fail_fill(index, fill, outcome);
         }
@@ -160,24 +160,24 @@ impl MappedChannel {
     }
 
     /// Handles the end of a fill's write: it commits.
-    pub(crate) fn end_fill(&mut self, index: usize, fill: Fill, outcome: Result<(), IoError>) {
+    pub(crate) fn end_fill(&mut self, index: u32, fill: Fill, outcome: Result<(), IoError>) {
         if outcome.is_err() {
             return self.fail_fill(index, fill, outcome);
         }
         let full = self.map.shared().map.layout().full_mask();
-        let hold = self.pieces.get(index).and_then(|piece| piece.holds.pop());
+        let hold = self.pieces.get_mut(index).and_then(|piece| piece.holds.pop());
         if let Some(hold) = hold {
             self.map.commit_grant(&fill.grant, full, hold);
             self.has_asked = true;
         }
-        if let Some(true) = self.pieces.get(index).map(|piece| piece.is_durable()) {
+        if let Some(true) = self.pieces.get_mut(index).map(|piece| piece.is_durable()) {
             self.flush_later(index);
         }
         self.end_piece(index, Ok(()));
     }
 
-    fn fail_fill(&mut self, index: usize, fill: Fill, outcome: Result<(), IoError>) {
-        let hold = self.pieces.get(index).and_then(|piece| piece.holds.pop());
+    fn fail_fill(&mut self, index: u32, fill: Fill, outcome: Result<(), IoError>) {
+        let hold = self.pieces.get_mut(index).and_then(|piece| piece.holds.pop());
         if let Some(hold) = hold {
             self.map.fail_grant(fill.grant, hold);
             self.has_asked = true;

@@ -39,7 +39,6 @@
 
 mod broken;
 mod channel;
-mod commit;
 mod counters;
 mod disk;
 mod extents;

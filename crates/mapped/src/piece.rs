@@ -44,15 +44,13 @@ pub(crate) enum Action {
 /// Part of a request that goes to one place.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) parent: usize,
+    pub(crate) parent: u32,
     pub(crate) action: Action,
     /// First byte, on the guest's disk.
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) buffers: Buffers,
     pub(crate) phase: Phase,
-    /// True while the owner has a question of it about the map.
-    pub(crate) waits_for_map: bool,
     /// Epochs of the I/O in flight.
     pub(crate) holds: Few<Hold>,
     /// Blocks to commit after a write.
@@ -66,6 +64,29 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    /// Creates a piece that is to be planned. `range` is its first byte and its length.
+    pub(crate) fn new(parent: u32, action: Action, range: (u64, u64), buffers: Buffers) -> Self {
+        let (offset, len) = range;
+        Self {
+            parent,
+            action,
+            offset,
+            len,
+            buffers,
+            phase: Phase::Planned,
+            holds: Few::default(),
+            added: Few::default(),
+            file_offset: 0,
+            is_counted: false,
+            claim: None,
+        }
+    }
+
+    /// Returns whether the owner has a question of it about the map. A flush waits for the storage.
+    pub(crate) fn waits_for_map(&self) -> bool {
+        self.action != Action::Flush && matches!(self.phase, Phase::Asked | Phase::Describing(_))
+    }
+
     /// Returns whether the data must be durable when the request ends.
     pub(crate) fn is_durable(&self) -> bool {
         self.action == Action::Write { durable: true }
@@ -163,45 +184,5 @@ impl<T> IntoIterator for Few<T> {
 
     fn into_iter(self) -> Self::IntoIter {
         self.first.into_iter().chain(self.rest)
-    }
-}
-
-/// Values by number. Numbers of removed values are used again.
-#[derive(Debug)]
-pub(crate) struct Slab<T> {
-    values: Vec<Option<T>>,
-    free: Vec<usize>,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self { values: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, value: T) -> usize {
-        let index = self.free.pop().unwrap_or(self.values.len());
-        match self.values.get_mut(index) {
-            Some(slot) => *slot = Some(value),
-            None => self.values.push(Some(value)),
-        }
-        index
-    }
-
-    pub(crate) fn get(&mut self, index: usize) -> Option<&mut T> {
-        self.values.get_mut(index)?.as_mut()
-    }
-
-    pub(crate) fn remove(&mut self, index: usize) -> Option<T> {
-        let value = self.values.get_mut(index)?.take()?;
-        self.free.push(index);
-        Some(value)
-    }
-
-    /// Returns the values with their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
-        let all = self.values.iter().enumerate();
-        all.filter_map(|(index, value)| Some((index, value.as_ref()?)))
     }
 }

@@ -29,14 +29,14 @@ pub(crate) fn byte_of(layout: &Layout, word: Word, skip: u64) -> u64 {
 
 impl MappedChannel {
     /// Submits a read, and cuts off what lies elsewhere.
-    pub(crate) fn plan_read(&mut self, context: &mut Context<'_>, index: usize) {
+    pub(crate) fn plan_read(&mut self, context: &mut Context<'_>, index: u32) {
         let mut holds = Few::default();
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let (offset, len) = (piece.offset, piece.len);
         std::mem::swap(&mut holds, &mut piece.holds);
         let (run, run_len) = self.run(offset, len, &mut holds);
         self.cut(index, run_len);
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.holds = holds;
         match run {
             Run::Ask(question) => self.ask(index, question),
@@ -57,13 +57,13 @@ impl MappedChannel {
     pub(crate) fn read_pieces(
         &mut self,
         context: &mut Context<'_>,
-        index: usize,
+        index: u32,
         parts: &[image::format::Piece],
     ) {
         // All parts lie where they are as long as the request holds its epoch.
         self.hold_until_end(index);
         let bytes = 1_u64 << self.map.shared().map.layout().granule_bits;
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let (first, last) = (piece.offset % bytes, piece.offset % bytes + piece.len);
         let (mut at, mut index) = (0, Some(index));
         for part in parts {
@@ -84,11 +84,11 @@ impl MappedChannel {
     fn read_part(
         &mut self,
         context: &mut Context<'_>,
-        index: usize,
+        index: u32,
         source: &PieceSource,
         skip: u64,
     ) {
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         match source {
             PieceSource::Bytes(bytes) => {
                 let bytes = bytes.get(skip as usize..).unwrap_or_default();
@@ -110,11 +110,11 @@ impl MappedChannel {
         }
     }
 
-    fn read(&mut self, context: &mut Context<'_>, index: usize, target: Target, offset: u64) {
-        let Some(piece) = self.pieces.get(index) else { return };
+    fn read(&mut self, context: &mut Context<'_>, index: u32, target: Target, offset: u64) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.phase = Phase::Submitted;
         let (buffers, len) = (std::mem::take(&mut piece.buffers), piece.len);
-        let (kind, tag) = (RequestKind::Read, index as u32);
+        let (kind, tag) = (RequestKind::Read, index);
         self.submit_piece(context, target, Request { kind, offset, len, buffers, tag });
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use image::qcow2::{CreateOptions, create_file};
 use image::shared::{Answer, AnswerKind, Question, QuestionKind, Shared};
 use memory::Mapping;
 use reactor::Context;
+use rustix::io::Errno;
 
 use crate::disk::{JOURNAL, MappedDisk};
 use crate::mailbox::Mailbox;
@@ -248,6 +250,8 @@ struct FakeService {
     mailbox: Mutex<Option<Arc<Mailbox>>>,
     /// Whether the owner begins with each question at once.
     takes: bool,
+    /// Questions that wait for space, as the owner says.
+    waiting: AtomicU64,
     begun: Mutex<Vec<Question>>,
     /// Whether a pause has begun, and whether it has been undone.
     pause: Mutex<(bool, bool)>,
@@ -269,7 +273,15 @@ impl FakeService {
         let map = Map::new(layout, &Arc::new(PagePool::new(64)));
         let shared = Arc::new(Shared::new(map, journal));
         let (mailbox, begun, pause, bell) = Default::default();
-        Arc::new(Self { shared, mailbox, takes, begun, pause, bell })
+        let waiting = AtomicU64::new(1);
+        Arc::new(Self { shared, mailbox, takes, waiting, begun, pause, bell })
+    }
+
+    /// Answers a question.
+    fn answer(&self, tag: u32, kind: AnswerKind) {
+        let mailbox = lock(&self.mailbox).clone().unwrap();
+        mailbox.deliver(Answer { channel: 1, tag, kind }).unwrap();
+        mailbox.wake();
     }
 }
 
@@ -288,7 +300,7 @@ impl Service for FakeService {
     }
 
     fn waiting(&self) -> u64 {
-        1
+        self.waiting.load(Ordering::Relaxed)
     }
 
     fn open_channel(&self, mailbox: Arc<Mailbox>) -> Option<(u32, u32)> {
@@ -359,11 +371,31 @@ fn a_discard_that_the_owner_carries_out_does_not_fail() {
     client.give_up();
     client.barrier();
     let tag = lock(&service.begun)[0].tag;
-    let mailbox = lock(&service.mailbox).clone().unwrap();
-    let kind = AnswerKind::Done(Ok(()));
-    mailbox.deliver(Answer { channel: 1, tag, kind }).unwrap();
-    mailbox.wake();
+    service.answer(tag, AnswerKind::Done(Ok(())));
     assert_eq!(sent.wait().0, Ok(()));
+}
+
+#[test]
+fn a_write_whose_answer_comes_while_the_queue_drains_ends_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, service) = faked(dir.path(), false);
+    service.waiting.store(0, Ordering::Relaxed);
+    let client = Client::new(&disk);
+    let first = client.send(WRITE, 0, 4096, vec![1; 4096], 0);
+    client.give_up();
+    let tag = lock(&service.begun)[0].tag;
+    // Other requests begin to wait for space.
+    service.waiting.store(1, Ordering::Relaxed);
+    service.answer(tag, AnswerKind::Look);
+    assert_eq!(first.wait().0, Err(IoError::Full));
+    service.waiting.store(0, Ordering::Relaxed);
+    let second = client.send(WRITE, 0, 4096, vec![1; 4096], 0);
+    client.barrier();
+    let asked: Vec<_> = lock(&service.begun).iter().map(|question| question.tag).collect();
+    let [_, again, other] = asked[..] else { panic!("{asked:?}") };
+    service.answer(again, AnswerKind::Done(Err(Errno::IO)));
+    service.answer(other, AnswerKind::Done(Err(Errno::NOSPC)));
+    assert_eq!(second.wait().0, Err(IoError::Full), "not the answer to the first one");
 }
 
 #[test]

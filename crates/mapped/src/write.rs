@@ -25,8 +25,8 @@ struct WriteRun {
 
 impl MappedChannel {
     /// Submits a write, and cuts off what goes elsewhere.
-    pub(crate) fn plan_write(&mut self, context: &mut Context<'_>, index: usize, durable: bool) {
-        let Some(piece) = self.pieces.get(index) else { return };
+    pub(crate) fn plan_write(&mut self, context: &mut Context<'_>, index: u32, durable: bool) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         let (offset, len) = (piece.offset, piece.len);
         let run = match self.write_run(offset, len) {
             Ok(run) => run,
@@ -42,10 +42,10 @@ impl MappedChannel {
         if durable && !durable_here {
             self.flush_later(index);
         }
-        let Some(piece) = self.pieces.get(index) else { return };
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         (piece.holds, piece.added, piece.phase) = (holds, added, Phase::Submitted);
         piece.file_offset = at;
-        let (buffers, tag) = (std::mem::take(&mut piece.buffers), index as u32);
+        let (buffers, tag) = (std::mem::take(&mut piece.buffers), index);
         let kind = RequestKind::Write { durable: durable_here };
         let request = Request { kind, offset: at, len, buffers, tag };
         self.submit_piece(context, Target::File, request);
@@ -90,7 +90,7 @@ impl MappedChannel {
 
     /// Adds the pieces of a discard or of zeroes. A discard frees whole granules; zeroes are written
     /// at both ends.
-    pub(crate) fn add_zeroes(&mut self, parent: usize, offset: u64, len: u64, writes: bool) {
+    pub(crate) fn add_zeroes(&mut self, parent: u32, offset: u64, len: u64, writes: bool) {
         let granule = 1_u64 << self.map.shared().map.layout().granule_bits;
         let end = offset + len;
         let (first, last) = (offset.next_multiple_of(granule).min(end), end - end % granule);
@@ -102,7 +102,7 @@ impl MappedChannel {
         self.add_written_zeroes(parent, last, end, writes);
     }
 
-    fn add_written_zeroes(&mut self, parent: usize, first: u64, end: u64, writes: bool) {
+    fn add_written_zeroes(&mut self, parent: u32, first: u64, end: u64, writes: bool) {
         let mut at = first;
         while writes && at < end {
             let len = (end - at).min(ZEROES as u64);
@@ -117,10 +117,10 @@ impl MappedChannel {
     }
 
     /// Makes the first granule of a piece zero, and goes on with the next.
-    pub(crate) fn plan_zero(&mut self, index: usize) {
+    pub(crate) fn plan_zero(&mut self, index: u32) {
         let bits = self.map.shared().map.layout().granule_bits;
         loop {
-            let Some(piece) = self.pieces.get(index) else { return };
+            let Some(piece) = self.pieces.get_mut(index) else { return };
             let granule = piece.offset >> bits;
             match self.map.plan_read(granule) {
                 ReadPlan::Base(Base::Zero) if piece.len > 1 << bits => {
@@ -138,19 +138,18 @@ impl MappedChannel {
     }
 
     /// Commits or fails a write, or lets it wait for space.
-    pub(crate) fn end_write(&mut self, index: usize, outcome: Result<(), IoError>) {
+    pub(crate) fn end_write(&mut self, index: u32, outcome: Result<(), IoError>) {
         if outcome == Err(IoError::Full) && self.waits_midway(index) {
             return;
         }
-        let Some(piece) = self.pieces.get(index) else { return };
-        let (holds, added) = (std::mem::take(&mut piece.holds), std::mem::take(&mut piece.added));
-        for added in added {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
+        for added in std::mem::take(&mut piece.added) {
             match outcome {
                 Ok(()) => self.map.commit_blocks(added),
                 Err(_) => self.map.fail_blocks(added),
             }
         }
-        holds.into_iter().for_each(|hold| self.map.leave(hold));
+        self.leave_holds(index);
         match outcome {
             Err(IoError::Full) => self.stall(index),
             outcome => self.end_piece(index, outcome),
@@ -159,9 +158,9 @@ impl MappedChannel {
 
     /// Keeps a write that has stored a part before the storage was full. It cannot begin again: the
     /// buffers of that part are consumed. Returns false if nothing was stored.
-    fn waits_midway(&mut self, index: usize) -> bool {
+    fn waits_midway(&mut self, index: u32) -> bool {
         let may_wait = self.may_wait();
-        let Some(piece) = self.pieces.get(index) else { return false };
+        let Some(piece) = self.pieces.get_mut(index) else { return false };
         let stored = piece.len - piece.buffers.len() as u64;
         let at = piece.file_offset + stored;
         if stored == 0 || !may_wait {

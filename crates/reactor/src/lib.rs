@@ -131,6 +131,7 @@ pub use mailbox::{Handle, Stopped};
 pub use notifier::PeerNotifier;
 pub use op::{CompletionPort, IoOp, OpCompletion};
 pub use probe::{Probe, probe};
+pub use slab::Slab;
 pub use spin::{
     POLL_MAX_NS, PollControl, PollMode, PollPolicy, PollReason, PollState, SpinRefusal, WaitTarget,
 };

@@ -2,7 +2,7 @@
 
 /// Vector whose free slots are reused.
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -15,7 +15,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Stores a value and returns its index. [`Slab::remove`] frees the index.
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
+    pub fn insert(&mut self, value: T) -> u32 {
         if let Some(index) = self.free.pop() {
             if let Some(slot) = self.slots.get_mut(index as usize) {
                 *slot = Some(value);
@@ -26,15 +26,18 @@ impl<T> Slab<T> {
         (self.slots.len() - 1) as u32
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+    /// Returns the value at an index. `None` if the index is free.
+    pub fn get(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+    /// Returns the value at an index. `None` if the index is free.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
     }
 
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+    /// Removes the value at an index and frees the index. `None` if the index is free.
+    pub fn remove(&mut self, index: u32) -> Option<T> {
         let value = self.slots.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(value)
@@ -45,9 +48,14 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Returns the values with their indices.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
+    }
+
     /// Returns the indices in use.
     pub(crate) fn indices(&self) -> Vec<u32> {
-        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.is_some());
-        used.map(|(index, _)| index as u32).collect()
+        self.iter().map(|(index, _)| index).collect()
     }
 }

@@ -291,9 +291,11 @@ impl JournalOwner {
         (0..self.journal.used_rings()).map(|ring| ring::tail(&self.journal, ring)).collect()
     }
 
-    /// Drops the records of a ring before `position`.
-    pub fn drop_records(&mut self, ring: usize, position: u64) {
-        ring::drop_to(&self.journal, ring, position);
+    /// Drops the records of each ring before its position.
+    pub fn drop_records(&mut self, positions: &[u64]) {
+        for (ring, position) in positions.iter().enumerate() {
+            ring::drop_to(&self.journal, ring, *position);
+        }
     }
 }
 

@@ -56,11 +56,6 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// Returns the number of the ring.
-    pub fn index(&self) -> usize {
-        self.ring
-    }
-
     /// Reserves room for one record. Returns false if the ring is full: a fold or a flush round of
     /// the owner makes room.
     #[must_use]

@@ -79,7 +79,7 @@ fn records_count_until_they_are_cancelled_or_dropped() {
     assert_eq!(owner.records(Some(2)), []);
     let positions = owner.positions();
     assert_eq!(positions, [0, 2]);
-    owner.drop_records(1, positions[1] - 1);
+    owner.drop_records(&[0, positions[1] - 1]);
     assert!(ring.reserve());
     ring.append(record(4, 4));
     assert_eq!(open(&cells).records(None), [record(3, 2), record(4, 4)]);

@@ -1,5 +1,6 @@
 //! Answers to questions.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -20,7 +21,11 @@ impl<F: Format> Owner<F> {
             QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
             QuestionKind::Discard(granule, ref claim) => self.discard(granule, claim).await,
-            QuestionKind::Fold(ring) => self.fold(ring).await.map(|()| AnswerKind::Look),
+            QuestionKind::Fold => {
+                let folded = self.fold().await;
+                self.counts.folds += u64::from(folded.is_ok());
+                folded.map(|()| AnswerKind::Look)
+            }
             QuestionKind::Flush => return self.flushes.push(question),
             QuestionKind::Committed(_) => return self.retry_busy(),
             QuestionKind::Failed(grant) => return self.take_back(&grant),
@@ -208,24 +213,22 @@ impl<F: Format> Owner<F> {
         done
     }
 
-    /// Moves the records of a ring into entries.
-    async fn fold(&mut self, ring: usize) -> Result<(), Obstacle> {
-        let end = self.journal.positions().get(ring).copied().unwrap_or_default();
-        let granules: std::collections::BTreeSet<_> =
+    /// Moves the records of all rings into entries. Without room for the entries, no record goes.
+    pub(super) async fn fold(&mut self) -> Result<(), Obstacle> {
+        // Before the records are read: records that come meanwhile stay.
+        let positions = self.journal.positions();
+        let granules: BTreeSet<_> =
             self.journal.records(None).into_iter().map(|record| record.granule).collect();
         for granule in granules {
             self.fold_granule(granule).await?;
         }
-        self.journal.drop_records(ring, end);
-        self.counts.folds += 1;
+        self.journal.drop_records(&positions);
         Ok(())
     }
 
     /// Moves the blocks of a granule's records into its entry.
-    pub(super) async fn fold_granule(&mut self, granule: u64) -> Result<(), Obstacle> {
-        let mut on_disk = [Word::ASK];
-        self.format.load(granule, &mut on_disk).await?;
-        let [on_disk] = on_disk;
+    async fn fold_granule(&mut self, granule: u64) -> Result<(), Obstacle> {
+        let on_disk = self.format.load_word(granule).await?;
         let newest = self.newest(granule, on_disk);
         match self.journal.entry(granule) {
             Some((_, entry)) if entry.is_granted() || entry.word == newest => {}

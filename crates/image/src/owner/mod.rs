@@ -66,7 +66,7 @@ pub struct OwnerCounts {
     pub reclaimed: u64,
     /// Pages unlinked.
     pub evictions: u64,
-    /// Folded rings.
+    /// Folds of the rings.
     pub folds: u64,
 }
 
@@ -181,6 +181,12 @@ impl<F: Format> Owner<F> {
         let is_ours = |one: &&Record| one.granule == granule && word.is_same_cluster(one.blocks);
         let blocks = records.iter().filter(is_ours).fold(0, |mask, one| mask | one.blocks.mask());
         if blocks == 0 { word } else { word.with_blocks(blocks) }
+    }
+
+    /// Returns the newest committed word of a granule.
+    async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
+        let on_disk = self.format.load_word(granule).await?;
+        Ok(self.newest(granule, on_disk))
     }
 
     /// Returns the newest committed words of a page.

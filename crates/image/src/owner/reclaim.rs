@@ -1,6 +1,7 @@
-//! Freed clusters: when may they be used again?
+//! Freed clusters, until they may be used again.
 //!
-//! A cluster is free when the cleared reference is durable, no request uses it, and it is punched.
+//! A cluster is free again when the cleared reference is durable, no request uses it, and it is
+//! punched.
 
 use std::collections::BTreeMap;
 

@@ -118,19 +118,10 @@ impl<F: Format> Owner<F> {
         let records = self.journal.records(None);
         granules.extend(records.iter().map(|record| record.granule));
         for granule in granules {
-            let mut on_disk = [Word::ASK];
-            self.format.load(granule, &mut on_disk).await?;
-            let [on_disk] = on_disk;
+            let on_disk = self.format.load_word(granule).await?;
             round.references.push((granule, self.newest_of(granule, on_disk, &records)));
         }
         self.format.prepare(&round.references).await
-    }
-
-    pub(super) async fn newest_loaded(&mut self, granule: u64) -> Result<Word, ImageError> {
-        let mut on_disk = [Word::ASK];
-        self.format.load(granule, &mut on_disk).await?;
-        let [on_disk] = on_disk;
-        Ok(self.newest(granule, on_disk))
     }
 
     /// Writes the references of a round.
@@ -138,9 +129,8 @@ impl<F: Format> Owner<F> {
         if is_planted(Bug::NewestWritten) {
             for at in 0..round.references.len() {
                 let granule = round.references[at].0;
-                let mut on_disk = [Word::ASK];
-                if self.format.load(granule, &mut on_disk).await.is_ok() {
-                    round.references[at].1 = self.newest(granule, on_disk[0]);
+                if let Ok(newest) = self.newest_loaded(granule).await {
+                    round.references[at].1 = newest;
                 }
             }
         }
@@ -189,9 +179,7 @@ impl<F: Format> Owner<F> {
         }
         self.mark_durable(&round.entries.iter().map(|entry| (entry.0, entry.2)).collect());
         self.free_replaced();
-        for (ring, position) in round.positions.iter().enumerate() {
-            self.journal.drop_records(ring, *position);
-        }
+        self.journal.drop_records(&round.positions);
         self.shared.set_durable(round.commits);
     }
 }

@@ -1,4 +1,4 @@
-//! Sequential writers: who writes granule after granule will write the next ones, too.
+//! Sequential writers: a channel that writes granule after granule will write the next ones, too.
 
 /// Writers that are told apart.
 const STREAMS: usize = 8;

@@ -75,20 +75,14 @@ impl<F: Format> Owner<F> {
     /// come back to the same granule. Entries that say what the disk says go. Without room for the
     /// entries, a round makes everything durable.
     async fn fold_all(&mut self, granules: &BTreeSet<u64>) -> Result<(), ImageError> {
-        for &granule in granules {
-            match self.fold_granule(granule).await {
-                Ok(()) => {}
-                Err(Obstacle::Failed(error)) => return Err(error),
-                Err(_) => return self.write_all().await,
-            }
-        }
-        for (ring, position) in self.journal.positions().into_iter().enumerate() {
-            self.journal.drop_records(ring, position);
+        match self.fold().await {
+            Ok(()) => {}
+            Err(Obstacle::Failed(error)) => return Err(error),
+            Err(_) => return self.write_all().await,
         }
         for &granule in granules {
-            let mut on_disk = [Word::ASK];
-            self.format.load(granule, &mut on_disk).await?;
-            if self.journal.entry(granule).is_some_and(|(_, entry)| [entry.word] == on_disk) {
+            let on_disk = self.format.load_word(granule).await?;
+            if self.journal.entry(granule).is_some_and(|(_, entry)| entry.word == on_disk) {
                 self.journal.remove(granule);
             }
         }
@@ -108,9 +102,7 @@ impl<F: Format> Owner<F> {
     async fn sort_clusters(&mut self, granules: &BTreeSet<u64>) -> Result<(), ImageError> {
         let mut used = Vec::new();
         for &granule in granules {
-            let mut on_disk = [Word::ASK];
-            self.format.load(granule, &mut on_disk).await?;
-            let [on_disk] = on_disk;
+            let on_disk = self.format.load_word(granule).await?;
             let newest = self.newest(granule, on_disk);
             if newest != on_disk {
                 used.push((granule, newest));

@@ -73,9 +73,8 @@ const SMALL: Qcow2Options = Qcow2Options {
     commands: &["write -q -P 1 0 4k", "write -q -P 2 35328 512", "snapshot"],
     first: 0,
     granules: 70,
-    cells: 1,
-    has_below: false,
     room: 3000,
+    ..super::tests::SMALL
 };
 
 #[test]

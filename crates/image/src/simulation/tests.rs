@@ -86,7 +86,8 @@ const SNAPSHOT: Qcow2Options = Qcow2Options {
     ..EXTENDED
 };
 
-const SMALL: Qcow2Options = Qcow2Options {
+/// Small clusters.
+pub(super) const SMALL: Qcow2Options = Qcow2Options {
     create: ("cluster_size=512", 512 * 70),
     commands: &["write -q -c -P 3 512 512", "write -q -P 1 0 512", "snapshot"],
     // Granules of two L2 tables.
@@ -106,11 +107,8 @@ const PLAIN: Qcow2Options = Qcow2Options {
         "write -q -P 4 0 4k",
         "write -q -z 12k 4k",
     ],
-    first: 0,
-    granules: 6,
-    cells: 4,
-    has_below: true,
     room: 10,
+    ..EXTENDED
 };
 
 fn usual(format: Qcow2Options) -> Mix<Qcow2Options> {
@@ -142,10 +140,8 @@ const NEW_BLOCK: Qcow2Options = Qcow2Options {
     create: ("cluster_size=512,refcount_bits=64", 512 * 4200),
     commands: &["write -q -P 1 0 58k"],
     first: 4090,
-    granules: 8,
-    cells: 1,
-    has_below: false,
     room: 30,
+    ..SMALL
 };
 
 /// A few clusters more need a larger refcount table.

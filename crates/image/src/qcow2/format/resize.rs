@@ -69,9 +69,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         if within == 0 {
             return Ok(());
         }
-        let mut word = [Word::ASK];
-        self.load(granule, &mut word).await?;
-        let [word] = word;
+        let word = self.load_word(granule).await?;
         let is_longer = self.words.has_below() && below_len > size;
         let uncovers = |has_end: bool| match is_longer && !has_end {
             true => Err(ImageError::Resize {

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Qcow2Format;
 use crate::format::Format;
 use crate::journal::{JournalError, JournalOwner};
-use crate::map::Word;
 use crate::{ImageError, ImageFile};
 
 impl<F: ImageFile + Clone> Qcow2Format<F> {
@@ -34,9 +33,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         let clusters: BTreeSet<_> = users.keys().copied().collect();
         let uses = self.image.count_uses(&clusters).await?;
         for (cluster, granule) in users {
-            let mut on_disk = [Word::ASK];
-            self.load(granule, &mut on_disk).await?;
-            let [on_disk] = on_disk;
+            let on_disk = self.load_word(granule).await?;
             // A round that has died may have stored the reference.
             let is_stored = on_disk.is_data() && self.cluster_at(on_disk.place()) == cluster;
             if uses.get(&cluster).copied().unwrap_or(0) != u16::from(is_stored) {

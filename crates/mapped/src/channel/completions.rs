@@ -2,15 +2,14 @@
 
 use ::disk::Completion;
 
-use crate::channel::MappedChannel;
+use super::MappedChannel;
 use crate::piece::{Action, Phase};
 
 impl MappedChannel {
     /// Handles the end of a piece's I/O.
-    pub(crate) fn on_io(&mut self, completion: Completion) {
-        let Completion { tag, outcome, buffers } = completion;
-        let index = tag as usize;
-        let Some(piece) = self.pieces.get(index) else { return };
+    pub(super) fn on_io(&mut self, completion: Completion) {
+        let Completion { tag: index, outcome, buffers } = completion;
+        let Some(piece) = self.pieces.get_mut(index) else { return };
         match std::mem::replace(&mut piece.phase, Phase::Planned) {
             Phase::Reading(fill) => self.end_fill_read(index, fill, outcome),
             Phase::Filling(fill) => self.end_fill(index, fill, outcome),
@@ -19,8 +18,7 @@ impl MappedChannel {
                 if matches!(piece.action, Action::Write { .. }) {
                     return self.end_write(index, outcome);
                 }
-                let holds = std::mem::take(&mut piece.holds);
-                holds.into_iter().for_each(|hold| self.map.leave(hold));
+                self.leave_holds(index);
                 self.end_piece(index, outcome);
             }
         }
