@@ -1,5 +1,6 @@
 //! Errors of disks and of requests.
 
+use std::io;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -126,6 +127,20 @@ pub enum DiskError {
         #[source]
         source: memory::MemoryError,
     },
+}
+
+impl DiskError {
+    /// Returns the conversion of the error of a system call that was to do `action` to `path`.
+    pub fn os<E: Into<io::Error>>(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Self {
+        let path = path.into();
+        move |error| {
+            let source = Errno::from_io_error(&error.into()).unwrap_or(Errno::IO);
+            Self::Os { action, path, source }
+        }
+    }
 }
 
 /// Reason why a request failed, as far as a guest can be told.

@@ -73,7 +73,7 @@
 //! - The submitter has checked the range against [`Geometry::check`]. A channel still never touches
 //!   a byte outside its disk.
 //! - Decorators forward every data operation explicitly: no method here has a default that drops
-//!   data.
+//!   data. The methods with a default ask the decorated disk ([`Disk::inner`]).
 //! - Buffers come back with the completion, on success and on failure, whole or consumed.
 //!
 //! # How to test
@@ -94,6 +94,7 @@ mod small_blocks;
 mod window;
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use reactor::Context;
 
@@ -113,6 +114,9 @@ const CANCELED: Result<(), IoError> = Err(IoError::Storage(rustix::io::Errno::CA
 /// [`Disk::open_channel`], which runs on the reactor that will own the channel, and methods that
 /// never wait.
 pub trait Disk: Debug + Send + Sync {
+    /// Returns the disk that this one decorates, or `None`. A method with a default calls that disk.
+    fn inner(&self) -> Option<Arc<dyn Disk>>;
+
     /// Returns the current size and limits. The size grows only by [`Disk::resize`].
     fn geometry(&self) -> Geometry;
 
@@ -150,15 +154,21 @@ pub trait Disk: Debug + Send + Sync {
 
     /// Lets background work end soon. [`Disk::quiesce`] follows, perhaps on another thread that
     /// comes late: [`Disk::unquiesce`] undoes this call whether or not it has come. Never waits.
-    fn begin_quiesce(&self) {}
+    fn begin_quiesce(&self) {
+        self.inner().iter().for_each(|inner| inner.begin_quiesce());
+    }
 
     /// Stops what the disk does in the background, so that another process can continue with it. No
     /// request that changes the disk is in flight. Other requests may wait from then on. May wait
     /// for the storage. Nothing is flushed.
-    fn quiesce(&self) {}
+    fn quiesce(&self) {
+        self.inner().iter().for_each(|inner| inner.quiesce());
+    }
 
     /// Undoes [`Disk::quiesce`]: no other process continues with the disk.
-    fn unquiesce(&self) {}
+    fn unquiesce(&self) {
+        self.inner().iter().for_each(|inner| inner.unquiesce());
+    }
 
     /// Grows the disk to `size` bytes, or to the current size of its storage if `size` is `None`.
     ///
@@ -169,7 +179,7 @@ pub trait Disk: Debug + Send + Sync {
     /// Returns whether all channels must be closed before [`Disk::resize`] changes the size. Never
     /// waits.
     fn drains_to_resize(&self) -> bool {
-        false
+        self.inner().is_some_and(|inner| inner.drains_to_resize())
     }
 
     /// Returns the number of requests that now wait for space on the storage, over all channels.
@@ -178,13 +188,13 @@ pub trait Disk: Debug + Send + Sync {
     /// Returns the number of read-modify-writes that the storage's larger blocks have caused, over
     /// all channels. 0 for a disk that needs none. Never waits.
     fn small_writes(&self) -> u64 {
-        0
+        self.inner().map_or(0, |inner| inner.small_writes())
     }
 
     /// Returns the counts of the layers with a map, over all channels. `None` for a disk without such
     /// a layer. Never waits.
     fn layer_counts(&self) -> Option<LayerCounts> {
-        None
+        self.inner()?.layer_counts()
     }
 
     /// Returns the stored extents and the holes of a range, in order and without gaps. At most
@@ -199,7 +209,7 @@ pub trait Disk: Debug + Send + Sync {
     /// Returns whether the disk never stores data. A reader need not be sent any data then: all of
     /// it is zero. Never waits.
     fn reads_zeroes(&self) -> bool {
-        false
+        self.inner().is_some_and(|inner| inner.reads_zeroes())
     }
 
     /// Returns whether writing zeroes moves no data, as far as is known; `unmap` as in

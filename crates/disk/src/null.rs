@@ -1,5 +1,6 @@
 //! Disk that moves no data, to measure the cost of the datapath itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::Context;
@@ -25,6 +26,10 @@ impl NullDisk {
 }
 
 impl Disk for NullDisk {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry {
             size: self.size.load(Ordering::Relaxed),

@@ -89,17 +89,25 @@ impl MemoryDisk {
     pub fn file(&self) -> &Arc<OwnedFd> {
         &self.file
     }
-}
 
-impl Disk for MemoryDisk {
-    fn geometry(&self) -> Geometry {
+    fn geometry_of(&self, contents: &Contents) -> Geometry {
         Geometry {
-            size: current(&self.contents).mapping.len() as u64,
+            size: contents.mapping.len() as u64,
             block_size: self.block_size,
             read_only: self.read_only,
             discard: true,
             discard_granularity: PAGE.max(self.block_size),
         }
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry_of(&current(&self.contents))
     }
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
@@ -132,13 +140,7 @@ impl Disk for MemoryDisk {
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         let Some(size) = size else { return Ok(self.geometry()) };
         let mut slot = self.contents.write().unwrap_or_else(PoisonError::into_inner);
-        let now = Geometry {
-            size: slot.mapping.len() as u64,
-            block_size: self.block_size,
-            read_only: self.read_only,
-            discard: true,
-            discard_granularity: PAGE.max(self.block_size),
-        };
+        let now = self.geometry_of(&slot);
         check_growth(now, size)?;
         let refused = |problem: String| DiskError::Resize { problem };
         ftruncate(&*self.file, size).map_err(|error| refused(error.to_string()))?;

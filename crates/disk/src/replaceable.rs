@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use reactor::Context;
 
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, LayerCounts};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 
 /// Disk that stands for another one. Channels belong to the disk that was there when they were
 /// opened: [`Replaceable::replace`] is called while none is open that a guest uses.
@@ -29,6 +29,10 @@ impl Replaceable {
 }
 
 impl Disk for Replaceable {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        Some(self.current())
+    }
+
     fn geometry(&self) -> Geometry {
         self.current().geometry()
     }
@@ -53,44 +57,16 @@ impl Disk for Replaceable {
         self.current().sync()
     }
 
-    fn begin_quiesce(&self) {
-        self.current().begin_quiesce();
-    }
-
-    fn quiesce(&self) {
-        self.current().quiesce();
-    }
-
-    fn unquiesce(&self) {
-        self.current().unquiesce();
-    }
-
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         self.current().resize(size)
-    }
-
-    fn drains_to_resize(&self) -> bool {
-        self.current().drains_to_resize()
     }
 
     fn stalled(&self) -> u64 {
         self.current().stalled()
     }
 
-    fn small_writes(&self) -> u64 {
-        self.current().small_writes()
-    }
-
-    fn layer_counts(&self) -> Option<LayerCounts> {
-        self.current().layer_counts()
-    }
-
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {
         self.current().extents(offset, len, limit)
-    }
-
-    fn reads_zeroes(&self) -> bool {
-        self.current().reads_zeroes()
     }
 
     fn zeroes_fast(&self, unmap: bool) -> bool {

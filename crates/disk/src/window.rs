@@ -5,8 +5,8 @@ use std::sync::Arc;
 use reactor::Context;
 
 use crate::{
-    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, LayerCounts, Request,
-    RequestKind, SubmitOutcome,
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, RequestKind,
+    SubmitOutcome,
 };
 
 /// Disk over a range of another disk, which nothing else must use meanwhile. The size is fixed.
@@ -38,6 +38,10 @@ impl Window {
 }
 
 impl Disk for Window {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        Some(Arc::clone(&self.child))
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry { size: self.size, ..self.child.geometry() }
     }
@@ -63,18 +67,6 @@ impl Disk for Window {
         self.child.sync()
     }
 
-    fn begin_quiesce(&self) {
-        self.child.begin_quiesce();
-    }
-
-    fn quiesce(&self) {
-        self.child.quiesce();
-    }
-
-    fn unquiesce(&self) {
-        self.child.unquiesce();
-    }
-
     fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
         let Self { offset, size, .. } = self;
         let problem = format!(
@@ -84,22 +76,19 @@ impl Disk for Window {
         Err(DiskError::Resize { problem })
     }
 
-    fn stalled(&self) -> u64 {
-        self.child.stalled()
+    fn drains_to_resize(&self) -> bool {
+        // The size is fixed.
+        false
     }
 
-    fn layer_counts(&self) -> Option<LayerCounts> {
-        self.child.layer_counts()
+    fn stalled(&self) -> u64 {
+        self.child.stalled()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {
         self.geometry().check_inside(offset, len)?;
         // The child contains the window, so the sum is one of its bytes.
         self.child.extents(self.offset.saturating_add(offset), len, limit)
-    }
-
-    fn reads_zeroes(&self) -> bool {
-        self.child.reads_zeroes()
     }
 
     fn zeroes_fast(&self, unmap: bool) -> bool {

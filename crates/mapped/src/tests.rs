@@ -140,6 +140,10 @@ impl std::fmt::Debug for Script {
 }
 
 impl Disk for ScriptedDisk {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
     fn geometry(&self) -> Geometry {
         self.0.geometry()
     }

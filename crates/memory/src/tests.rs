@@ -16,6 +16,13 @@ pub(crate) fn view(regions: Vec<Region>) -> View {
     View::new(Arc::new(Table::new(regions).unwrap()))
 }
 
+/// Returns the bytes of a list.
+pub(crate) fn all(list: &Buffers) -> Vec<u8> {
+    let mut out = vec![0; list.len()];
+    assert_eq!(list.peek(&mut out), out.len());
+    out
+}
+
 #[test]
 fn overlapping_regions_are_refused() {
     let regions = vec![region(0x1000, 0, 0x2000), region(0x2000, 0x9000, 0x1000)];

@@ -156,12 +156,7 @@ impl FileDisk {
         let found = match fd {
             Some(fd) => {
                 inspect::check_access(&options, fd)?;
-                fd.try_clone_to_owned().map_err(|error| DiskError::Os {
-                    action: "duplicate",
-                    path: options.path.clone(),
-                    source: rustix::io::Errno::from_io_error(&error)
-                        .unwrap_or(rustix::io::Errno::MFILE),
-                })?
+                fd.try_clone_to_owned().map_err(DiskError::os("duplicate", &options.path))?
             }
             None => inspect::find(&options)?,
         };
@@ -264,6 +259,10 @@ impl FileDisk {
 }
 
 impl Disk for FileDisk {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry {
             size: self.size.load(Ordering::Relaxed),

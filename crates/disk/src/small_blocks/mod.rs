@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::Context;
 
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, LayerCounts};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 use channel::SmallBlockChannel;
 use ranges::BlockRanges;
 
@@ -66,6 +66,10 @@ impl SmallBlocks {
 }
 
 impl Disk for SmallBlocks {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        Some(Arc::clone(&self.shared.storage))
+    }
+
     fn geometry(&self) -> Geometry {
         self.present(self.storage().geometry())
     }
@@ -90,24 +94,8 @@ impl Disk for SmallBlocks {
         self.storage().sync()
     }
 
-    fn begin_quiesce(&self) {
-        self.storage().begin_quiesce();
-    }
-
-    fn quiesce(&self) {
-        self.storage().quiesce();
-    }
-
-    fn unquiesce(&self) {
-        self.storage().unquiesce();
-    }
-
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
         self.storage().resize(size).map(|geometry| self.present(geometry))
-    }
-
-    fn drains_to_resize(&self) -> bool {
-        self.storage().drains_to_resize()
     }
 
     fn stalled(&self) -> u64 {
@@ -118,16 +106,8 @@ impl Disk for SmallBlocks {
         self.shared.small_writes.load(Ordering::Relaxed)
     }
 
-    fn layer_counts(&self) -> Option<LayerCounts> {
-        self.storage().layer_counts()
-    }
-
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {
         self.storage().extents(offset, len, limit)
-    }
-
-    fn reads_zeroes(&self) -> bool {
-        self.storage().reads_zeroes()
     }
 
     fn zeroes_fast(&self, unmap: bool) -> bool {

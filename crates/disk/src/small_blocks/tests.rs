@@ -93,6 +93,10 @@ impl Storage {
 struct StorageDisk(Arc<Storage>);
 
 impl Disk for StorageDisk {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry {
             size: SIZE,

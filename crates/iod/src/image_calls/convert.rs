@@ -1,8 +1,6 @@
 //! Copies of disks in new image files.
 
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +8,6 @@ use disk::DiskError;
 use image::qcow2::ImageWriter;
 use image::{ImageError, ImageFile, PlainFile, run_now};
 use model::image::{ImageConvert, ImageFormat};
-use rustix::io::Errno;
 
 use super::ImageCallError;
 use super::new_file::NewFile;
@@ -91,10 +88,10 @@ pub(super) fn convert(
         return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
     }
     progress.total.store(size, Ordering::Relaxed);
-    let file = NewFile::create(path).map_err(os("create", path))?;
-    let failed = |source| ImageCallError::Image { path: path.display().to_string(), source };
-    let own = file.fd().try_clone().map_err(os("create", path))?;
-    let mut target = Target::create(own, call.format, size).map_err(failed)?;
+    let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
+    let failed = ImageCallError::image(path);
+    let own = file.fd().try_clone().map_err(DiskError::os("create", path))?;
+    let mut target = Target::create(own, call.format, size).map_err(&failed)?;
     let (mut at, mut buffer) = (0, vec![0; CHUNK]);
     while at < size {
         if stop.load(Ordering::Relaxed) {
@@ -107,21 +104,13 @@ pub(super) fn convert(
             let len = (size - at).min(CHUNK as u64) as usize;
             let part = buffer.get_mut(..len).unwrap_or_default();
             source.read(at, part)?;
-            target.write(at, part).map_err(failed)?;
+            target.write(at, part).map_err(&failed)?;
             at += len as u64;
         } else {
             at = size;
         }
         progress.done.store(at, Ordering::Relaxed);
     }
-    target.finish().map_err(failed)?;
-    Ok(file.publish().map_err(os("store", path))?)
-}
-
-fn os(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
-    let path = path.to_owned();
-    move |error| {
-        let source = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        DiskError::Os { action, path, source }
-    }
+    target.finish().map_err(&failed)?;
+    Ok(file.publish().map_err(DiskError::os("store", path))?)
 }

@@ -1,7 +1,5 @@
 //! Creation of images.
 
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,9 +8,10 @@ use disk::{DiskError, ImageLock, open_image};
 use image::qcow2::{Backing, CreateOptions, create_file};
 use model::image::{ImageBacking, ImageCreate, ImageFormat, ImageSnapshotCall};
 use model::spec::MAX_DISK_BYTES;
-use rustix::io::Errno;
+use rustix::fs::ftruncate;
 
 use super::ImageCallError;
+use super::new_file::{NewFile, folder_of};
 
 /// Unit of the size of a disk, in bytes.
 const SECTOR: u64 = 512;
@@ -34,10 +33,7 @@ pub(super) fn create(call: &ImageCreate) -> Result<(), ImageCallError> {
                 format: backing.format.clone(),
             });
             let options = CreateOptions { backing, ..CreateOptions::new(call.size) };
-            create_file(path, &options).map_err(|source| ImageCallError::Image {
-                path: path.display().to_string(),
-                source,
-            })
+            create_file(path, &options).map_err(ImageCallError::image(path))
         }
     }
 }
@@ -59,14 +55,12 @@ pub(super) fn snapshot(
     let file = name.map_or_else(|| base.clone(), PathBuf::from);
     let backing = Some(Backing { file, format: Some(base_format.name().into()) });
     let options = CreateOptions { backing, ..CreateOptions::new(size) };
-    create_file(path, &options)
-        .map_err(|source| ImageCallError::Image { path: path.display().to_string(), source })
+    create_file(path, &options).map_err(ImageCallError::image(path))
 }
 
 /// Checks that the image below exists. Its name is relative to the directory of the new image.
 fn find_backing(image: &Path, backing: &ImageBacking) -> Result<(), ImageCallError> {
-    let folder = image.parent().unwrap_or(Path::new("/"));
-    let path = folder.join(&backing.file);
+    let path = folder_of(image).join(&backing.file);
     path.metadata().map(drop).map_err(|error| {
         let problem = format!("backing image {}: {error}; give the path of one", path.display());
         ImageCallError::Refused(problem)
@@ -78,22 +72,7 @@ fn create_raw(path: &Path, size: u64) -> Result<(), ImageCallError> {
         let problem = format!("a disk has a multiple of {SECTOR} bytes, not {size}");
         return Err(ImageCallError::Refused(problem));
     }
-    let os = |action| {
-        move |error: io::Error| DiskError::Os {
-            action,
-            path: path.into(),
-            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        }
-    };
-    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(os("create"))?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let stored = file
-        .set_len(size)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| File::open(folder)?.sync_all());
-    if stored.is_err() {
-        // The file is ours and has no content; the error says why.
-        let _ = std::fs::remove_file(path);
-    }
-    Ok(stored.map_err(os("store"))?)
+    let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
+    ftruncate(file.fd(), size).map_err(DiskError::os("store", path))?;
+    Ok(file.publish().map_err(DiskError::os("store", path))?)
 }

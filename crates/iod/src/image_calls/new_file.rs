@@ -23,7 +23,7 @@ pub(super) struct NewFile {
 }
 
 /// Returns the folder of a path.
-fn folder_of(path: &Path) -> &Path {
+pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicBool;
 
 use disk::{DiskError, ImageLock, open_image};
 use image::qcow2::{Access, CheckReport, ExtentKind, Image, Info};
-use image::{ImageError, PlainFile, run_now};
+use image::{PlainFile, run_now};
 use model::image::{
     ImageBacking, ImageBitmap, ImageCheckReport, ImageExtent, ImageExtentKind, ImageFault,
     ImageFormat, ImageInfo, ImageMap, ImageMapReply, ImageSnapshot, Qcow2Info,
 };
 
-use super::ImageCallError;
+use super::{ImageCallError, written_note};
 
 /// Longest name in a report, in characters: 500 snapshots and 500 bitmaps fit into a reply.
 const MAX_NAME_CHARS: usize = 255;
@@ -33,10 +33,6 @@ enum Locking {
     Write,
 }
 
-fn at(path: &Path) -> impl Fn(ImageError) -> ImageCallError {
-    move |source| ImageCallError::Image { path: path.display().to_string(), source }
-}
-
 fn open(
     path: &Path,
     locking: Locking,
@@ -49,24 +45,18 @@ fn open(
         Locking::None => None,
         Locking::Read | Locking::Write => Some(ImageLock::take(path, Arc::clone(&file), writes)?),
     };
-    let own = file.try_clone().map_err(|error| DiskError::Os {
-        action: "open",
-        path: path.into(),
-        source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
-    })?;
+    let own = file.try_clone().map_err(DiskError::os("open", path))?;
     let access = if writes { Access::Write } else { Access::Read };
-    let mut image = run_now(Image::open(PlainFile::new(own), access)).map_err(at(path))?;
+    let mut image =
+        run_now(Image::open(PlainFile::new(own), access)).map_err(ImageCallError::image(path))?;
     image.stop_when(Arc::clone(stop));
     Ok(OpenImage { image, file, _lock: lock })
 }
 
 pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
     let mut open = open(path, Locking::None, stop)?;
-    let info = run_now(open.image.info()).map_err(at(path))?;
-    let mut notes = Vec::new();
-    if ImageLock::is_written(path, &open.file)? {
-        notes.push("another process writes the image, so this may be outdated".into());
-    }
+    let info = run_now(open.image.info()).map_err(ImageCallError::image(path))?;
+    let mut notes = Vec::from_iter(written_note(path, &open.file)?);
     if info.needs_repair {
         notes.push("the image is marked dirty or corrupt; run `qemu-img check -r all`".into());
     }
@@ -127,7 +117,7 @@ pub(super) fn check(
     let mut open = open(path, locking, stop)?;
     let checked =
         if repair_leaks { run_now(open.image.repair_leaks()) } else { run_now(open.image.check()) };
-    checked.map(check_report).map_err(at(path))
+    checked.map(check_report).map_err(ImageCallError::image(path))
 }
 
 fn check_report(report: CheckReport) -> ImageCheckReport {
@@ -154,8 +144,8 @@ pub(super) fn map(
 ) -> Result<ImageMapReply, ImageCallError> {
     let mut open = open(&call.path, Locking::Read, stop)?;
     // The limit is at most 10,000.
-    let extents =
-        run_now(open.image.map(call.start, call.limit as usize)).map_err(at(&call.path))?;
+    let extents = run_now(open.image.map(call.start, call.limit as usize))
+        .map_err(ImageCallError::image(&call.path))?;
     let size_bytes = open.image.header().size;
     let end = extents.last().map_or(size_bytes, |last| last.start + last.bytes);
     let extent = |extent: image::qcow2::Extent| {

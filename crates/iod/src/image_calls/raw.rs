@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use disk::{Disk, DiskError, FileDisk, FileOptions, ImageLock, OnFull, open_image};
+use disk::{Disk, DiskError, FileDisk, FileOptions, OnFull, open_image};
 use model::image::{ImageExtent, ImageExtentKind, ImageFormat, ImageInfo, ImageMap, ImageMapReply};
 use rustix::fs::fstat;
 
-use super::ImageCallError;
+use super::{ImageCallError, written_note};
 
 /// Unit of the blocks in the status of a file, in bytes.
 const STATUS_BLOCK: u64 = 512;
@@ -25,18 +25,15 @@ fn open(path: &Path) -> Result<FileDisk, DiskError> {
 
 /// Returns the space that a file uses on its storage, in bytes.
 pub(super) fn stored_bytes(path: &Path, file: &OwnedFd) -> Result<u64, DiskError> {
-    let os = |source| DiskError::Os { action: "inspect", path: path.into(), source };
-    let blocks = u64::try_from(fstat(file).map_err(os)?.st_blocks).unwrap_or(0);
+    let found = fstat(file).map_err(DiskError::os("inspect", path))?;
+    let blocks = u64::try_from(found.st_blocks).unwrap_or(0);
     Ok(blocks.saturating_mul(STATUS_BLOCK))
 }
 
 pub(super) fn info(path: &Path) -> Result<ImageInfo, ImageCallError> {
     let size_bytes = open(path)?.geometry().size;
     let file = Arc::new(open_image(path, true)?);
-    let mut notes = Vec::new();
-    if ImageLock::is_written(path, &file)? {
-        notes.push("another process writes the image, so this may be outdated".into());
-    }
+    let notes = Vec::from_iter(written_note(path, &file)?);
     let stored_bytes = stored_bytes(path, &file)?;
     let (path, format, file_bytes) = (path.into(), ImageFormat::Raw, size_bytes);
     Ok(ImageInfo { path, format, size_bytes, file_bytes, stored_bytes, qcow2: None, notes })

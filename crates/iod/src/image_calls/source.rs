@@ -46,14 +46,14 @@ impl Source {
         match backend {
             Backend::File(file) => {
                 let (path, fd, lock) = locked(file.path())?;
-                let size = seek(&fd, SeekFrom::End(0)).map_err(os("measure", path))?;
-                let file = PlainFile::new(fd.try_clone().map_err(io("open", path))?);
+                let size = seek(&fd, SeekFrom::End(0)).map_err(DiskError::os("measure", path))?;
+                let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
                 let path = path.display().to_string();
                 Ok(Self { node: Node::Raw(file), size, path, _lock: Some(lock) })
             }
             Backend::Qcow2 { file, backing } => {
                 let (path, fd, lock) = locked(file.path())?;
-                let file = PlainFile::new(fd.try_clone().map_err(io("open", path))?);
+                let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
                 let path = path.display().to_string();
                 let failed = |source| ImageCallError::Image { path: path.clone(), source };
                 let mut image = run_now(Image::open(file, Access::Read)).map_err(failed)?;
@@ -179,16 +179,6 @@ impl Source {
         };
         Ok(found.min(size))
     }
-}
-
-fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> DiskError {
-    let path = path.to_owned();
-    move |source| DiskError::Os { action, path, source }
-}
-
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
-    let os = os(action, path);
-    move |error| os(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// Opens a file and locks it against writers.

@@ -121,7 +121,7 @@ impl From<disk::FileIdentity> for Identity {
 pub struct PreservedFds {
     /// Listening socket for front-ends. `None` if the disk connects to its front-end.
     pub listener: Option<ListenerParts>,
-    /// Bytes of a memory disk, and files that were handed in.
+    /// Bytes of a memory disk, journal of an image, and files that were handed in.
     pub sources: Sources,
     /// Listening sockets of the exports, in the order of [`PreservedDisk::exports`]. Empty for a
     /// disk that connects to its front-end.

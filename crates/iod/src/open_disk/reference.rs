@@ -4,6 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use image::qcow2::Backing;
+use model::image::ImageFormat;
 use model::spec::{Backend, FileRef};
 use serde_json::json;
 
@@ -70,17 +71,15 @@ fn unreferenced(name: &FileRef, backing: &Backend) -> String {
 }
 
 fn differs(name: &FileRef, reference: &Backing, backing: &Backend) -> Comparison {
-    let (file, format) = match backing {
-        Backend::File(file) => (Some(file), "raw"),
-        Backend::Qcow2 { file, .. } => (Some(file), "qcow2"),
-        Backend::Null(_) | Backend::Memory(_) | Backend::Raw { .. } => (None, ""),
-    };
+    let (file, format) = backing.image().unzip();
     // Without a path, there is nothing to compare.
     let by_descriptor = name.path().is_none() || file.is_some_and(|file| file.path().is_none());
     let referred = path_of(name, reference).map(|path| plain(&path));
     let is_same_path = file.is_some_and(|file| Some(plain(&label(file))) == referred);
     let stated = reference.format.as_deref();
-    if by_descriptor || (is_same_path && stated.is_none_or(|stated| stated == format)) {
+    let is_same_format =
+        |stated: &str| format.is_some_and(|format: ImageFormat| format.name() == stated);
+    if by_descriptor || (is_same_path && stated.is_none_or(is_same_format)) {
         return Comparison::Same;
     }
     let escaped = |text: &str| text.escape_debug().to_string();

@@ -4,25 +4,24 @@
 //! stores nothing itself. A file below a qcow2 image is opened read-only and takes QEMU's lock for
 //! readers. Each file has the disk's fence.
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use disk::{
-    Disk, DiskError, FileDisk, FileIdentity, FileOptions, MemoryDisk, NullDisk, OnFull, Window,
-};
+use disk::{Disk, DiskError, FileDisk, MemoryDisk, NullDisk, Window};
 use image::map::PagePool;
-use image::{ImageError, ImageFile, PlainFile, run_now};
 use mapped::{MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::image_journal::{self, ImageJournal};
 use super::reference::{self, Comparison};
-use super::{OpenError, Opened, fenced, in_blocks, options};
+use super::{OpenError, Opened, in_blocks};
+pub use files::TreeFile;
+pub(crate) use files::{FileState, label};
+use files::{Use, raw_note};
 
 /// Descriptors from which a disk is opened, beside the paths of its spec.
 #[derive(Debug, Default)]
@@ -42,17 +41,6 @@ pub struct Sources {
     pub images: Vec<LowerImage>,
 }
 
-/// Opened file of a tree.
-#[derive(Clone, Debug)]
-pub struct TreeFile {
-    /// Path or number of the file in the spec.
-    pub name: FileRef,
-    /// The file as a disk.
-    pub disk: Arc<FileDisk>,
-    /// Identity of the file or device.
-    pub identity: FileIdentity,
-}
-
 /// Image below the top of a tree. It never changes, so the trees of a disk share it.
 #[derive(Clone, Debug)]
 pub struct LowerImage {
@@ -60,32 +48,6 @@ pub struct LowerImage {
     backend: Backend,
     disk: Arc<dyn Disk>,
 }
-
-/// State of a file that another process has open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct FileState {
-    /// Size in bytes as the other process uses it.
-    pub(crate) size: u64,
-    /// Size of its blocks in bytes.
-    pub(crate) block_size: u32,
-    /// True if a flush has failed, so that every later flush fails.
-    pub(crate) lost: bool,
-}
-
-/// Use of a file of a tree.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    /// The file is the disk: its first `size` bytes at most.
-    Disk { size: u64 },
-    /// The file contains an image with metadata.
-    Container,
-}
-
-/// First bytes of a qcow2 image.
-const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
-/// Alignment of reads that is enough for direct I/O on every storage.
-const MAGIC_ALIGNMENT: usize = 4096;
 
 /// Words of maps that this process keeps in memory: 64 MiB, which cover 512 GiB of images with
 /// clusters of 64 KiB.
@@ -235,13 +197,8 @@ impl<'a> TreeOpener<'a> {
                 Some(private.map(Arc::new).map_err(|source| journal_error(name)(source))?)
             }
         };
-        let os = |error: std::io::Error| DiskError::Os {
-            action: "find the journal of",
-            path: label(name),
-            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        };
-        let journal = ImageJournal::new(file.identity()?, &self.spec.socket, memory).map_err(os)?;
-        Ok(Arc::new(journal))
+        let journal = ImageJournal::new(file.identity()?, &self.spec.socket, memory);
+        Ok(Arc::new(journal.map_err(DiskError::os("find the journal of", label(name)))?))
     }
 
     /// Returns the memory of the journal of the image at the top, which the keeper gets, too.
@@ -252,12 +209,7 @@ impl<'a> TreeOpener<'a> {
             None => {
                 let made = Mapping::sealed("ringway-journal", bytes).map_err(&error)?;
                 let fd = made.fd().map(|fd| fd.try_clone_to_owned()).transpose();
-                let os = |error: std::io::Error| DiskError::Os {
-                    action: "duplicate the journal of",
-                    path: label(name),
-                    source: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
-                };
-                fd.map_err(os)?
+                fd.map_err(DiskError::os("duplicate the journal of", label(name)))?
                     .ok_or_else(|| error(MemoryError::BadRange { start: 0, len: bytes }))?
             }
         };
@@ -265,91 +217,8 @@ impl<'a> TreeOpener<'a> {
         self.journal = Some(Arc::new(fd));
         Ok(Arc::new(mapping))
     }
-
-    /// Opens the next file.
-    fn open_file(
-        &mut self,
-        name: &FileRef,
-        writable: bool,
-        role: Use,
-    ) -> Result<Arc<FileDisk>, OpenError> {
-        if let Some(reused) = self.sources.reused.iter().find(|file| file.name == *name) {
-            if writable && reused.disk.geometry().read_only {
-                return Err(OpenError::ReadOnlyFile { name: name.clone() });
-            }
-            let reused = reused.clone();
-            self.files.push(reused.clone());
-            return Ok(reused.disk);
-        }
-        let mut options = options(self.spec, label(name), !writable);
-        if role == Use::Container {
-            // The map waits for space itself, so that nothing that waits keeps space from being
-            // freed. Blocks are the guest's business, not the file's.
-            (options.on_full, options.block_size) = (OnFull::Error, None);
-        }
-        let disk = match (self.open_files.next(), name) {
-            (Some((fd, state)), _) => {
-                let options = FileOptions { block_size: Some(state.block_size), ..options };
-                FileDisk::adopt(options, fd, state.size, state.lost)?
-            }
-            (None, FileRef::Path(_)) => match role {
-                Use::Disk { size } => FileDisk::reopen(options, size)?,
-                Use::Container => FileDisk::open_container(options, None)?,
-            },
-            (None, FileRef::Fd { fd }) => {
-                let count = self.sources.files.len();
-                let missing = || OpenError::NotHandedIn { name: name.clone(), count };
-                let handed_in = self.sources.files.get(fd).ok_or_else(missing)?;
-                match role {
-                    Use::Disk { size } => FileDisk::reopen_fd(options, handed_in.as_fd(), size)?,
-                    Use::Container => FileDisk::open_container(options, Some(handed_in.as_fd()))?,
-                }
-            }
-        };
-        let disk = Arc::new(fenced(disk, self.spec));
-        let identity = disk.identity()?;
-        self.files.push(TreeFile { name: name.clone(), disk: Arc::clone(&disk), identity });
-        Ok(disk)
-    }
-
-    /// Refuses a tree with one file under two names: it would change below itself.
-    fn refuse_same_file(&self) -> Result<(), OpenError> {
-        for (at, file) in self.files.iter().enumerate() {
-            let above = self.files.iter().take(at).find(|above| above.identity == file.identity);
-            if let Some(above) = above {
-                let (first, second) = (above.name.clone(), file.name.clone());
-                return Err(OpenError::SameFile { first, second });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns a note if a raw image file begins like one of another format. A device is not read: it may
-/// hang, and an attach must not wait for it.
-fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
-    if disk.identity().ok()?.inode == 0 {
-        return None;
-    }
-    let mut magic = [0; 4];
-    let file = PlainFile::direct(Arc::clone(disk.handover().0), MAGIC_ALIGNMENT).ok()?;
-    // An image that cannot be read says so when it is served.
-    let read = async { file.read_at(0, &mut magic).await.map_err(ImageError::io("read", 0)) };
-    run_now(read).ok().filter(|()| magic == QCOW2_MAGIC)?;
-    Some(format!(
-        "{name} is served as a raw image and begins like a qcow2 image; if it is one, state that: \
-         --format qcow2, or the backend {{\"qcow2\":{{\"file\":...}}}}"
-    ))
 }
 
 fn journal_error(name: &FileRef) -> impl Fn(MemoryError) -> OpenError {
     move |source| OpenError::Journal { name: name.clone(), source }
-}
-
-/// Returns the path of a file, or the name of a descriptor in its place.
-pub(crate) fn label(name: &FileRef) -> PathBuf {
-    match name {
-        FileRef::Path(path) => path.clone(),
-        FileRef::Fd { .. } => name.to_string().into(),
-    }
 }

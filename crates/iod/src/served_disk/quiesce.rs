@@ -191,9 +191,7 @@ impl ServedDisk {
             return Err(ServedDiskError::NotDrained { place: self.backend_text() });
         }
         if let Err(error) = self.quiesce_tree(deadline) {
-            if self.is_active() && !self.is_paused() {
-                self.queues.lock().serve();
-            }
+            self.serve_again(&mut self.queues.lock());
             return Err(error);
         }
         self.still.store(true, Ordering::Release);

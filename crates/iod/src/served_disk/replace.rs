@@ -156,13 +156,9 @@ impl ServedDisk {
 /// Returns how an image refers to the tree below it. A tree that other programs cannot open from one
 /// path has none.
 fn reference(backend: &Backend) -> Option<Backing> {
-    let (file, format) = match backend {
-        Backend::File(file) => (file, "raw"),
-        Backend::Qcow2 { file, .. } => (file, "qcow2"),
-        Backend::Null(_) | Backend::Memory(_) | Backend::Raw { .. } => return None,
-    };
+    let (file, format) = backend.image()?;
     let file = std::path::absolute(file.path()?).ok()?;
-    Some(Backing { file, format: Some(format.into()) })
+    Some(Backing { file, format: Some(format.name().into()) })
 }
 
 /// Replaces the trees of all disks at one instant. `preserve` preserves a disk with the keeper.

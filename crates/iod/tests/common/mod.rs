@@ -5,6 +5,7 @@
 pub mod frames;
 pub mod nbd;
 pub mod nics;
+pub mod sectors;
 pub mod switch;
 
 use std::collections::BTreeMap;

@@ -5,32 +5,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::sectors::{connect, read, write, write_bytes};
 use crate::common::*;
 use image::qcow2::{Backing, CreateOptions, create_file};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::process::Process;
-use testkit::raw::request::{Request, status};
-use testkit::raw::{Guest, Setup};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a cluster, in sectors.
 const CLUSTER: u64 = 128;
-
-fn connect(socket: &Path) -> Guest {
-    Guest::start(socket, &Setup::default()).unwrap()
-}
-
-fn write(guest: &mut Guest, sector: u64, bytes: &[u8]) {
-    let done = guest.run(0, &Request::write(sector, bytes)).unwrap();
-    assert_eq!(done.status, status::OK);
-}
-
-fn read(guest: &mut Guest, sector: u64) -> u8 {
-    let done = guest.run(0, &Request::read(sector, 512)).unwrap();
-    assert_eq!(done.status, status::OK);
-    done.data[0]
-}
 
 fn text(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -102,8 +86,8 @@ fn clients_see_the_holes_of_a_tree() {
     spec["cache"] = json!("writeback");
     caller.disk("disk.attach", spec);
     let mut guest = connect(&io.socket("d"));
-    write(&mut guest, 8, &[1; 4096]);
-    write(&mut guest, 10 * MIB / 512, &[2; 65536]);
+    write_bytes(&mut guest, 8, &[1; 4096]);
+    write_bytes(&mut guest, 10 * MIB / 512, &[2; 65536]);
     let export = json!({"id": "d", "socket": io.socket("nbd"), "read_only": true});
     let uri = caller.call("disk.export", export).unwrap()["uri"].as_str().unwrap().to_owned();
     let map = text(Command::new("nbdinfo").args(["--map", "--json", &uri]));
@@ -129,7 +113,7 @@ fn the_work_of_layers_is_in_stats_and_metrics() {
     caller.disk("disk.attach", spec);
     caller.disk("disk.attach", io.spec("plain", json!({"memory": MIB})));
     let mut guest = connect(&io.socket("d"));
-    write(&mut guest, 2 * CLUSTER, &[1; 512]);
+    write(&mut guest, 2 * CLUSTER, 1);
     let stats = caller.stats();
     let layers = stats.disks[0].layers.unwrap();
     assert_eq!((layers.count, layers.allocations, layers.fills), (1, 1, 1));
@@ -180,7 +164,7 @@ fn a_kill_of_ringway_blk_loses_no_acknowledged_write() {
             let mut process = layers.serve(&folder);
             let mut guest = connect(&socket);
             for (at, sector) in part.iter().enumerate() {
-                write(&mut guest, *sector, &[(life * 50 + at + 1) as u8; 512]);
+                write(&mut guest, *sector, (life * 50 + at + 1) as u8);
             }
             let journal = layers.journal(&folder).unwrap();
             assert_eq!(std::fs::metadata(journal).unwrap().mode() & 0o777, 0o600);
@@ -203,7 +187,7 @@ fn a_kill_of_ringway_blk_loses_no_acknowledged_write() {
 /// Leaves a journal with a write of sector 1.
 fn killed(folder: &TempDir, layers: &Layers) -> PathBuf {
     let mut process = layers.serve(folder);
-    write(&mut connect(&folder.path().join("s")), 1, &[9; 512]);
+    write(&mut connect(&folder.path().join("s")), 1, 9);
     process.child().kill().unwrap();
     process.child().wait().unwrap();
     layers.journal(folder).unwrap()

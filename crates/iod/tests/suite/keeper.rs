@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::common::sectors::{connect, read, write};
 use crate::common::*;
 use model::report::DiskState;
 use model::rpc::{Response, code};
@@ -15,22 +15,8 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::process::eventually;
-use testkit::raw::request::{Request, status};
-use testkit::raw::{Guest, Setup};
+use testkit::raw::request::Request;
 use testkit::storage::Hanging;
-
-fn write(guest: &mut Guest, sector: u64, value: u8) {
-    let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
-    assert_eq!(done.status, status::OK);
-}
-
-fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
-    guest.run(0, &Request::read(sector, 512)).unwrap().data
-}
-
-fn connect(socket: &Path) -> Guest {
-    Guest::start(socket, &Setup::default()).unwrap()
-}
 
 #[test]
 fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
@@ -60,8 +46,8 @@ fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
     worker.kill().unwrap();
     let next = io.process.next_worker(Some(worker.id())).unwrap();
     // A front-end that connects now waits until the disk is restored.
-    assert_eq!(read(&mut connect(&io.socket("file")), 7), [1; 512]);
-    assert_eq!(read(&mut connect(&io.socket("memory")), 4000), [2; 512]);
+    assert_eq!(read(&mut connect(&io.socket("file")), 7), 1);
+    assert_eq!(read(&mut connect(&io.socket("memory")), 4000), 2);
     let mut caller = io.caller();
     let stats = caller.stats();
     assert_eq!(stats.pid, next.id());
@@ -88,9 +74,9 @@ fn a_keeper_whose_starter_ignores_its_children_does_its_work() {
     write(&mut connect(&io.socket("d")), 7, 1);
     let worker = io.process.worker().unwrap().unwrap();
     worker.kill().unwrap();
-    assert_eq!(read(&mut connect(&io.socket("d")), 7), [1; 512]);
+    assert_eq!(read(&mut connect(&io.socket("d")), 7), 1);
     io.caller().call("upgrade", serde_json::Value::Null).unwrap();
-    assert_eq!(read(&mut connect(&io.socket("d")), 7), [1; 512]);
+    assert_eq!(read(&mut connect(&io.socket("d")), 7), 1);
     // The keeper sleeps as before: it has forgotten the retired worker.
     let ticks = |io: &mut Io| {
         let stat = format!("/proc/{}/stat", io.process.id());
@@ -118,7 +104,7 @@ fn workers_are_replaced_as_often_as_they_die() {
         last = Some(worker.id());
         worker.kill().unwrap();
     }
-    assert_eq!(read(&mut connect(&io.socket("d")), 0), [9; 512]);
+    assert_eq!(read(&mut connect(&io.socket("d")), 0), 9);
     let keeper = io.caller().stats().keeper.unwrap();
     assert_eq!(keeper.restarts, rounds as u64);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
@@ -186,20 +172,20 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
         assert!(error.message.contains("attached already"), "{error}");
     }
     assert_eq!(reason(&mut caller, "good"), None);
-    assert_eq!(read(&mut connect(&io.socket("good")), 7), [1; 512]);
+    assert_eq!(read(&mut connect(&io.socket("good")), 7), 1);
 
     // A guest that connects waits until the image is back.
     let socket = io.socket("replaced");
     let waiting = std::thread::spawn(move || read(&mut connect(&socket), 7));
     std::fs::rename(path(&io, "old"), path(&io, "replaced")).unwrap();
     caller.disk("disk.activate", json!({"id": "replaced"}));
-    assert_eq!(waiting.join().unwrap(), [1; 512]);
+    assert_eq!(waiting.join().unwrap(), 1);
     std::fs::rename(path(&io, "away"), path(&io, "gone")).unwrap();
     // The next worker still has the refused disk, and serves it if its image is back.
     let worker = io.process.worker().unwrap().unwrap();
     worker.kill().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
-    assert_eq!(read(&mut connect(&io.socket("gone")), 7), [1; 512]);
+    assert_eq!(read(&mut connect(&io.socket("gone")), 7), 1);
     let mut caller = io.caller();
     eventually("it is refused again", || {
         reason(&mut caller, "shrunk").is_some_and(|reason| reason.contains("guests were told"))
@@ -221,7 +207,7 @@ fn what_an_image_has_grown_by_meanwhile_is_not_shown_before_a_resize() {
     assert_eq!(reason(&mut caller, "grown"), None);
     let bytes = |caller: &mut Caller| caller.stats().disks[0].geometry.size_bytes;
     assert_eq!(bytes(&mut caller), 1 << 20);
-    assert_eq!(read(&mut connect(&io.socket("grown")), 7), [1; 512]);
+    assert_eq!(read(&mut connect(&io.socket("grown")), 7), 1);
     caller.disk("disk.resize", json!({"id": "grown", "size": 2 << 20}));
     assert_eq!(bytes(&mut caller), 2 << 20);
 }

@@ -1,6 +1,7 @@
 //! Workers whose keeper was killed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use crate::common::sectors::{connect, read, write};
 use crate::common::*;
 use model::report::DiskState;
 use model::spec::PollMode;
@@ -8,9 +9,8 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process, Worker};
+use testkit::raw::Guest;
 use testkit::raw::guest::wait_readable;
-use testkit::raw::request::{Request, status};
-use testkit::raw::{Guest, Setup};
 
 use std::os::fd::AsFd;
 
@@ -32,15 +32,6 @@ fn orphan(io: &mut Io) -> Orphan {
 
 fn keep(io: &Io) -> Process {
     ready(IO, &["--control", io.socket("control").to_str().unwrap()])
-}
-
-fn write(guest: &mut Guest, sector: u64, value: u8) {
-    let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
-    assert_eq!(done.status, status::OK);
-}
-
-fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
-    guest.run(0, &Request::read(sector, 512)).unwrap().data
 }
 
 /// Returns whether the only NIC has the polling settings and limits that were set.
@@ -68,7 +59,7 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     }
     frames::attach(&io, "n", "lan", 1);
     caller.call("nic.poll", json!({"id": "n", "poll": "off"})).unwrap();
-    let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
+    let mut guest = connect(&io.socket("a"));
     let mut nic = frames::guest(&io.socket("n"), 1);
     write(&mut guest, 0, 1);
     let worker = orphan(&mut io);
@@ -99,8 +90,8 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     let restarted = stats.keeper.unwrap();
     assert_eq!((restarted.pid, restarted.restarts), (keeper.id(), 1));
     assert!(restarted.last_exit.unwrap().contains("unknown status"));
-    let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
-    assert_eq!([0, 1, 2].map(|at| read(&mut guest, at)[0]), [1, 2, 3]);
+    let mut guest = connect(&io.socket("a"));
+    assert_eq!([0, 1, 2].map(|at| read(&mut guest, at)), [1, 2, 3]);
     let mut nic = frames::guest(&io.socket("n"), 1);
     eventually("the NIC is as it was told", || has_settings(&io));
     is_locked(&io, &mut nic, 1);
@@ -130,7 +121,7 @@ fn one_that_serves_metrics_is_adopted_too() {
 fn keepers_come_and_go_and_the_worker_stays() {
     let mut io = Io::lasting(&[]);
     io.caller().disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
-    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let mut guest = connect(&io.socket("d"));
     let worker = orphan(&mut io);
     for round in 0..testkit::rounds(5, 100) {
         let mut keeper = keep(&io);
@@ -166,7 +157,7 @@ fn a_worker_that_is_kept_is_not_adopted() {
     let mut io = Io::start();
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4096})));
-    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let mut guest = connect(&io.socket("d"));
     let (code, stderr) = ends(IO, &["--control", io.socket("control").to_str().unwrap()]);
     let served = format!("already served by process {}", io.process.id());
     assert!(code == 1 && stderr.contains(&served), "{stderr}");

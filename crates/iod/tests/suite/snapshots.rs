@@ -7,27 +7,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::common::sectors::{connect, flush, read, write};
 use crate::common::*;
 use serde_json::{Value, json};
-use testkit::raw::request::{Request, status};
-use testkit::raw::{Guest, Setup};
+use testkit::raw::Guest;
 
 const MIB: u64 = 1 << 20;
-
-fn write(guest: &mut Guest, sector: u64, value: u8) {
-    let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
-    assert_eq!(done.status, status::OK);
-}
-
-fn read(guest: &mut Guest, sector: u64) -> u8 {
-    let done = guest.run(0, &Request::read(sector, 512)).unwrap();
-    assert_eq!(done.status, status::OK);
-    done.data[0]
-}
-
-fn flush(guest: &mut Guest) {
-    assert_eq!(guest.run(0, &Request::flush()).unwrap().status, status::OK);
-}
 
 fn qemu_img(args: &[&str]) -> String {
     let output = Command::new("qemu-img").args(args).output().unwrap();
@@ -56,7 +41,7 @@ fn a_guest_goes_on_through_snapshots_a_kill_and_an_upgrade() {
     let mut spec = io.spec("d", json!({"file": base}));
     spec["cache"] = json!("writeback");
     caller.disk("disk.attach", spec);
-    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let mut guest = connect(&io.socket("d"));
     let path = |number: u64| io.folder.path().join(format!("{number}.qcow2"));
     for number in 1..=5 {
         write(&mut guest, number, number as u8);
@@ -85,7 +70,7 @@ fn a_guest_goes_on_through_snapshots_a_kill_and_an_upgrade() {
     let pid = rustix::process::Pid::from_raw(worker.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     io.process.next_worker(Some(worker)).unwrap();
-    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let mut guest = connect(&io.socket("d"));
     assert_eq!([1, 5, 6, 7, 100].map(|sector| read(&mut guest, sector)), [1, 5, 6, 7, 5]);
     flush(&mut guest);
     drop(guest);
@@ -112,7 +97,7 @@ fn snapshots_of_several_disks_are_all_made_or_none() {
     for id in ["a", "b"] {
         let path = image(&io.folder, &format!("{id}.raw"), MIB);
         caller.disk("disk.attach", io.spec(id, json!({"file": path})));
-        guests.push(Guest::start(&io.socket(id), &Setup::default()).unwrap());
+        guests.push(connect(&io.socket(id)));
     }
     let path = |id: &str| io.folder.path().join(format!("{id}.qcow2"));
     let disks = || ["a", "b"].map(|id| json!({"id": id, "file": path(id)}));
@@ -161,7 +146,7 @@ fn a_backend_is_replaced_by_one_with_the_same_content_only() {
     let (plain, other) = (json!({"file": path}), image(&io.folder, "b.raw", 2 * MIB));
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", plain.clone()));
-    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let mut guest = connect(&io.socket("d"));
     write(&mut guest, 5, 5);
     let window = json!({"raw": {"child": plain, "offset": 0, "size": MIB}});
     let missing = json!({"file": io.folder.path().join("missing")});
@@ -212,7 +197,7 @@ fn a_guest_under_load_sees_pauses_only() {
     let base = image(&io.folder, "base.raw", 3 * MIB);
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"file": base})));
-    let guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let guest = connect(&io.socket("d"));
     let stop = AtomicBool::new(false);
     let mut pauses = Vec::new();
     let (mut guest, written) = std::thread::scope(|scope| {

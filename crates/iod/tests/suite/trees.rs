@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::actor::play;
+use crate::common::sectors::{connect, read, write};
 use crate::common::*;
 use image::qcow2::{CreateOptions, create_file};
 use model::report::DiskState;
@@ -16,25 +17,9 @@ use serde_json::{Value, json};
 use testkit::process::{PROCESS_DEADLINE, Process, eventually};
 use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
-use testkit::raw::{Guest, Setup};
 use testkit::storage::Stalling;
 
 const MIB: u64 = 1 << 20;
-
-fn connect(socket: &Path) -> Guest {
-    Guest::start(socket, &Setup::default()).unwrap()
-}
-
-fn write(guest: &mut Guest, sector: u64, value: u8) {
-    let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
-    assert_eq!(done.status, status::OK);
-}
-
-fn read(guest: &mut Guest, sector: u64) -> u8 {
-    let done = guest.run(0, &Request::read(sector, 512)).unwrap();
-    assert_eq!(done.status, status::OK);
-    done.data[0]
-}
 
 /// Returns the second MiB of an image, as a backend.
 fn window(file: Value) -> Value {

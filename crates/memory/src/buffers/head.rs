@@ -33,12 +33,7 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn all(list: &Buffers) -> Vec<u8> {
-        let mut out = vec![0; list.len()];
-        assert_eq!(list.peek(&mut out), out.len());
-        out
-    }
+    use crate::tests::all;
 
     #[test]
     fn a_head_takes_the_place_of_what_was_consumed() {

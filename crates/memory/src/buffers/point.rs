@@ -58,15 +58,9 @@ impl Buffers {
 mod tests {
     use super::*;
     use crate::ThreadMapping;
-    use crate::tests::{region, view};
+    use crate::tests::{all, region, view};
 
     const ROOM: usize = 4096;
-
-    fn all(list: &Buffers) -> Vec<u8> {
-        let mut out = vec![0; list.len()];
-        assert_eq!(list.peek(&mut out), out.len());
-        out
-    }
 
     #[test]
     fn every_line_of_the_first_piece_comes_closer_and_no_other() {

@@ -41,12 +41,7 @@ impl Buffers {
 mod tests {
     use super::*;
     use crate::ThreadMapping;
-
-    fn all(list: &Buffers) -> Vec<u8> {
-        let mut out = vec![0; list.len()];
-        assert_eq!(list.peek(&mut out), out.len());
-        out
-    }
+    use crate::tests::all;
 
     /// Returns a list of three pieces, the first of which is a head, and its bytes. The memory lives
     /// only as long as the list.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{MAX_DISK_BYTES, SpecError, refuse};
+use crate::image::ImageFormat;
 
 /// Most nodes on the way from the top of a tree to a leaf. Readers of JSON accept 127 levels. A
 /// node takes two of them, and a keeper's message has five around the tree.
@@ -144,12 +145,19 @@ impl Backend {
         }
     }
 
-    /// Returns the node's own file.
-    fn file(&self) -> Option<&FileRef> {
+    /// Returns the file and the format of an image that other programs can open as the top of this
+    /// tree. `None` for a window and for disks without files.
+    pub fn image(&self) -> Option<(&FileRef, ImageFormat)> {
         match self {
-            Self::File(file) | Self::Qcow2 { file, .. } => Some(file),
+            Self::File(file) => Some((file, ImageFormat::Raw)),
+            Self::Qcow2 { file, .. } => Some((file, ImageFormat::Qcow2)),
             Self::Null(_) | Self::Memory(_) | Self::Raw { .. } => None,
         }
+    }
+
+    /// Returns the node's own file.
+    fn file(&self) -> Option<&FileRef> {
+        self.image().map(|(file, _)| file)
     }
 
     /// Returns whether the backend is a leaf with at most one file, which is opened by its path.

@@ -141,6 +141,10 @@ impl Gate {
 }
 
 impl Disk for Gate {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry {
             size: 8 << 20,

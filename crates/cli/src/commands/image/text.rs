@@ -2,21 +2,15 @@
 
 use std::fmt::Write as _;
 
+use model::diagnosis;
 use model::image::{ImageCheckReport, ImageExtentKind, ImageInfo, ImageMapReply, Qcow2Info};
 
 use crate::table;
 
-/// Units of sizes, each 1,024 of the one before.
-const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
-
 fn size(bytes: u64) -> String {
-    let exponent = (bytes.max(1).ilog2() / 10).min(5);
-    if exponent == 0 {
-        return format!("{bytes} bytes");
-    }
-    let value = bytes as f64 / (1u64 << (exponent * 10)) as f64;
-    // The exponent is at most 5.
-    format!("{} {} ({bytes} bytes)", (value * 10.0).round() / 10.0, UNITS[exponent as usize])
+    let exact = format!("{bytes} bytes");
+    let short = diagnosis::bytes(bytes);
+    if short == exact { exact } else { format!("{short} ({exact})") }
 }
 
 fn escaped(text: &str) -> String {
@@ -25,7 +19,7 @@ fn escaped(text: &str) -> String {
 
 pub(super) fn info(info: &ImageInfo) -> String {
     let mut lines = vec![
-        ("image", info.path.display().to_string().escape_debug().to_string()),
+        ("image", escaped(&info.path.display().to_string())),
         ("format", info.format.name().into()),
         ("disk", size(info.size_bytes)),
         ("file", size(info.file_bytes)),

@@ -1,0 +1,135 @@
+//! Files of a tree.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use disk::{Disk as _, FileDisk, FileIdentity, FileOptions, OnFull};
+use image::{ImageError, ImageFile as _, PlainFile, run_now};
+use model::spec::FileRef;
+use serde::{Deserialize, Serialize};
+
+use super::super::{OpenError, fenced, options};
+use super::TreeOpener;
+
+/// Opened file of a tree.
+#[derive(Clone, Debug)]
+pub struct TreeFile {
+    /// Path or number of the file in the spec.
+    pub name: FileRef,
+    /// The file as a disk.
+    pub disk: Arc<FileDisk>,
+    /// Identity of the file or device.
+    pub identity: FileIdentity,
+}
+
+/// State of a file that another process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileState {
+    /// Size in bytes as the other process uses it.
+    pub(crate) size: u64,
+    /// Size of its blocks in bytes.
+    pub(crate) block_size: u32,
+    /// True if a flush has failed, so that every later flush fails.
+    pub(crate) lost: bool,
+}
+
+/// Use of a file of a tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// The file is the disk: its first `size` bytes at most.
+    Disk { size: u64 },
+    /// The file contains an image with metadata.
+    Container,
+}
+
+/// First bytes of a qcow2 image.
+const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+/// Alignment of reads that is enough for direct I/O on every storage.
+const MAGIC_ALIGNMENT: usize = 4096;
+
+impl TreeOpener<'_> {
+    /// Opens the next file.
+    pub(super) fn open_file(
+        &mut self,
+        name: &FileRef,
+        writable: bool,
+        role: Use,
+    ) -> Result<Arc<FileDisk>, OpenError> {
+        if let Some(reused) = self.sources.reused.iter().find(|file| file.name == *name) {
+            if writable && reused.disk.geometry().read_only {
+                return Err(OpenError::ReadOnlyFile { name: name.clone() });
+            }
+            let reused = reused.clone();
+            self.files.push(reused.clone());
+            return Ok(reused.disk);
+        }
+        let mut options = options(self.spec, label(name), !writable);
+        if role == Use::Container {
+            // The map waits for space itself, so that nothing that waits keeps space from being
+            // freed. Blocks are the guest's business, not the file's.
+            (options.on_full, options.block_size) = (OnFull::Error, None);
+        }
+        let disk = match (self.open_files.next(), name) {
+            (Some((fd, state)), _) => {
+                let options = FileOptions { block_size: Some(state.block_size), ..options };
+                FileDisk::adopt(options, fd, state.size, state.lost)?
+            }
+            (None, FileRef::Path(_)) => match role {
+                Use::Disk { size } => FileDisk::reopen(options, size)?,
+                Use::Container => FileDisk::open_container(options, None)?,
+            },
+            (None, FileRef::Fd { fd }) => {
+                let count = self.sources.files.len();
+                let missing = || OpenError::NotHandedIn { name: name.clone(), count };
+                let handed_in = self.sources.files.get(fd).ok_or_else(missing)?;
+                match role {
+                    Use::Disk { size } => FileDisk::reopen_fd(options, handed_in.as_fd(), size)?,
+                    Use::Container => FileDisk::open_container(options, Some(handed_in.as_fd()))?,
+                }
+            }
+        };
+        let disk = Arc::new(fenced(disk, self.spec));
+        let identity = disk.identity()?;
+        self.files.push(TreeFile { name: name.clone(), disk: Arc::clone(&disk), identity });
+        Ok(disk)
+    }
+
+    /// Refuses a tree with one file under two names: it would change below itself.
+    pub(super) fn refuse_same_file(&self) -> Result<(), OpenError> {
+        for (at, file) in self.files.iter().enumerate() {
+            let above = self.files.iter().take(at).find(|above| above.identity == file.identity);
+            if let Some(above) = above {
+                let (first, second) = (above.name.clone(), file.name.clone());
+                return Err(OpenError::SameFile { first, second });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns a note if a raw image file begins like one of another format. A device is not read: it may
+/// hang, and an attach must not wait for it.
+pub(super) fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
+    if disk.identity().ok()?.inode == 0 {
+        return None;
+    }
+    let mut magic = [0; 4];
+    let file = PlainFile::direct(Arc::clone(disk.handover().0), MAGIC_ALIGNMENT).ok()?;
+    // An image that cannot be read says so when it is served.
+    let read = async { file.read_at(0, &mut magic).await.map_err(ImageError::io("read", 0)) };
+    run_now(read).ok().filter(|()| magic == QCOW2_MAGIC)?;
+    Some(format!(
+        "{name} is served as a raw image and begins like a qcow2 image; if it is one, state that: \
+         --format qcow2, or the backend {{\"qcow2\":{{\"file\":...}}}}"
+    ))
+}
+
+/// Returns the path of a file, or the name of a descriptor in its place.
+pub(crate) fn label(name: &FileRef) -> PathBuf {
+    match name {
+        FileRef::Path(path) => path.clone(),
+        FileRef::Fd { .. } => name.to_string().into(),
+    }
+}
