@@ -73,7 +73,8 @@
 //! - The submitter has checked the range against [`Geometry::check`]. A channel still never touches
 //!   a byte outside its disk.
 //! - Decorators forward every data operation explicitly: no method here has a default that drops
-//!   data. The methods with a default ask the decorated disk ([`Disk::inner`]).
+//!   data. The methods with a default ask the decorated disk ([`Disk::inner`]), apart from
+//!   [`Disk::open_layer`], whose default is right for every disk.
 //! - Buffers come back with the completion, on success and on failure, whole or consumed.
 //!
 //! # How to test
@@ -86,6 +87,7 @@ mod bounce;
 pub mod conformance;
 mod error;
 mod file;
+mod layer;
 mod null;
 mod ram;
 mod replaceable;
@@ -100,6 +102,7 @@ use reactor::Context;
 
 pub use error::{DiskError, IoError};
 pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byte, open_image};
+pub use layer::{Layer, Location, Locator};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
@@ -122,6 +125,12 @@ pub trait Disk: Debug + Send + Sync {
 
     /// Opens a channel for the reactor and the poller that `context` belongs to.
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel>;
+
+    /// Opens the disk as a layer below another disk, for the reactor and the poller that `context`
+    /// belongs to. It is active, and does not change as long as the layer is used.
+    fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {
+        Layer::opaque(self.open_channel(context))
+    }
 
     /// Sleeps until the kernel has completed all I/O that a former process had in flight on this
     /// disk. Until then the former process's writes may land after new ones. This may take as long

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reactor::Context;
 
 use crate::{
-    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, RequestKind,
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Layer, Request, RequestKind,
     SubmitOutcome,
 };
 
@@ -49,6 +49,12 @@ impl Disk for Window {
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let child = self.child.open_channel(context);
         Box::new(WindowChannel { child, offset: self.offset, size: self.size })
+    }
+
+    fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {
+        let Self { offset, size, .. } = *self;
+        let child = Arc::clone(&self.child).open_layer(context);
+        child.part((offset, size), |child| Box::new(WindowChannel { child, offset, size }))
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {

@@ -16,7 +16,7 @@ use reactor::Context;
 use rustix::fs::{fdatasync, ftruncate};
 
 use crate::null::check_growth;
-use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
 use fence::Fence;
 pub use fence::fence_byte;
@@ -276,6 +276,11 @@ impl Disk for FileDisk {
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let (file, shared) = (self.file.clone(), self.shared.clone());
         Box::new(channel::FileChannel::new(&self.options, self.image_info, file, shared, context))
+    }
+
+    fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {
+        let size = self.geometry().size;
+        Layer::plain(self, size, context)
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
