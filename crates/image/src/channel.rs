@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::journal::{Record, RingWriter};
-use crate::map::{Base, EpochSlot, Hold, Kind, PageId, Place, Word};
+use crate::map::{Base, EpochSlot, Hold, Kind, Layout, PageId, Place, Word};
 use crate::planted::{Bug, is_planted};
 use crate::shared::{Grant, Question, QuestionKind, Shared};
 
@@ -77,6 +77,40 @@ impl AddedBlocks {
     }
 }
 
+/// Returns whether blocks may be written at the place of a word.
+fn is_written_here(word: Word) -> bool {
+    word.is_data() && (word.file() == 0 || is_planted(Bug::LowerIsTop))
+}
+
+/// Reader of a map whose image does not change.
+#[derive(Debug)]
+pub struct MapReader {
+    shared: Arc<Shared>,
+    slot: EpochSlot,
+}
+
+impl MapReader {
+    /// Opens a reader.
+    pub fn open(shared: Arc<Shared>) -> Self {
+        let slot = shared.map.epochs().open_slot();
+        Self { shared, slot }
+    }
+
+    /// Returns the sizes of the map.
+    pub fn layout(&self) -> &Layout {
+        self.shared.map.layout()
+    }
+
+    /// Returns the word of a granule. What it says stays true.
+    pub fn word(&mut self, granule: u64) -> Word {
+        // The page may go meanwhile, but the image does not change.
+        let hold = self.slot.enter();
+        let word = self.shared.map.load(granule).word;
+        self.slot.leave(hold);
+        word
+    }
+}
+
 impl MapChannel {
     /// Opens a channel of a map, which writes to ring `ring` of the journal. `None` if the journal
     /// has no such ring. Answers come to channel `ring`.
@@ -127,7 +161,7 @@ impl MapChannel {
         let found = self.shared.map.load(granule);
         let word = found.word;
         let plan = match found.page {
-            Some(page) if word.is_data() && word.file() == 0 => {
+            Some(page) if is_written_here(word) => {
                 let absent = blocks & !word.mask();
                 if absent == 0 {
                     return WritePlan::InPlace { hold, place: word.place() };
@@ -150,7 +184,34 @@ impl MapChannel {
         WritePlan::Ask(plan)
     }
 
+    /// Returns where blocks of a granule are, all of them in one file, if the map says so. A write
+    /// needs them in the file of the image. The caller gives the hold back when its I/O has ended,
+    /// or at once if the file is a lower one.
+    #[inline]
+    pub fn find(&mut self, granule: u64, blocks: u16, writes: bool) -> Option<(Hold, Word)> {
+        let hold = self.slot.enter();
+        let word = self.shared.map.load(granule).word;
+        if word.has_blocks(blocks, writes) {
+            return Some((hold, word));
+        }
+        self.slot.leave(hold);
+        None
+    }
+
+    /// Notes where the layers below have a granule ([`Word::lower`]), if the map only says that
+    /// they have it. Returns whether it was noted.
+    pub fn note_lower(&mut self, granule: u64, lower: Word) -> bool {
+        let hold = self.slot.enter();
+        let map = &self.shared.map;
+        let page = map.load(granule).page;
+        let noted =
+            page.is_some_and(|page| map.exchange(page, granule, Word::BELOW, lower).is_ok());
+        self.slot.leave(hold);
+        noted
+    }
+
     /// Gives a hold back: the kernel has ended all I/O of the request at its place.
+    #[inline]
     pub fn leave(&mut self, hold: Hold) {
         self.slot.leave(hold);
     }

@@ -37,6 +37,8 @@ pub(crate) enum Bug {
     JournalNotFolded,
     /// New refcount blocks are named before they are durable.
     BlocksNotSynced,
+    /// A note of where a layer below has a granule is taken for a cluster of the top.
+    LowerIsTop,
     /// A cluster that a reference replaced is freed before the reference is durable.
     ReplacedFreedEarly,
 }

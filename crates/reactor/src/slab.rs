@@ -26,6 +26,12 @@ impl<T> Slab<T> {
         (self.slots.len() - 1) as u32
     }
 
+    /// Returns the index that the next [`Slab::insert`] returns.
+    #[inline]
+    pub fn next_index(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.slots.len() as u32)
+    }
+
     /// Returns the value at an index. `None` if the index is free.
     pub fn get(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.as_ref()
@@ -41,6 +47,11 @@ impl<T> Slab<T> {
         let value = self.slots.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(value)
+    }
+
+    /// Returns whether no value is stored.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Returns the number of stored values.

@@ -26,8 +26,11 @@ pub struct Epochs {
 pub struct EpochSlot {
     epochs: Arc<Epochs>,
     published: Arc<AtomicU64>,
-    /// Requests in flight: epoch and count, oldest first.
-    requests: VecDeque<(u64, u32)>,
+    /// Epoch of the newest requests in flight, and their number. Most requests end in the epoch in
+    /// which they began.
+    newest: (u64, u32),
+    /// Other requests in flight: epoch and count, oldest first.
+    older: VecDeque<(u64, u32)>,
 }
 
 /// One request's part in an epoch. It must go back to [`EpochSlot::leave`].
@@ -49,7 +52,7 @@ impl Epochs {
         // A slot without a channel and without a request is not needed any more.
         slots.retain(|slot| Arc::strong_count(slot) > 1 || slot.load(Ordering::Acquire) > 0);
         slots.push(Arc::clone(&published));
-        EpochSlot { epochs: Arc::clone(self), published, requests: VecDeque::new() }
+        EpochSlot { epochs: Arc::clone(self), published, newest: (0, 0), older: VecDeque::new() }
     }
 
     /// Ends the epoch, after the owner has replaced words. Returns the epoch that ended.
@@ -69,29 +72,56 @@ impl Epochs {
 impl EpochSlot {
     /// Joins the present epoch. Words that are loaded after this call stay valid until
     /// [`Self::leave`].
+    #[inline]
     pub fn enter(&mut self) -> Hold {
-        let now = if self.requests.is_empty() {
+        let now = if self.newest.1 == 0 && self.older.is_empty() {
             order::publish_epoch(&self.epochs.now, &*self.published)
         } else {
             // An older epoch is shown, which holds everything that is removed from now on.
             self.epochs.now.load(Ordering::SeqCst)
         };
-        match self.requests.back_mut() {
-            Some((epoch, count)) if *epoch == now => *count += 1,
-            _ => self.requests.push_back((now, 1)),
+        if self.newest.0 != now {
+            self.begin_epoch(now);
         }
+        self.newest.1 += 1;
         Hold(now)
     }
 
+    #[cold]
+    #[inline(never)]
+    fn begin_epoch(&mut self, now: u64) {
+        let former = std::mem::replace(&mut self.newest, (now, 0));
+        if former.1 > 0 {
+            self.older.push_back(former);
+        }
+    }
+
     /// Leaves an epoch: the kernel has ended the request.
+    #[inline]
     pub fn leave(&mut self, hold: Hold) {
-        if let Some((_, count)) = self.requests.iter_mut().find(|(epoch, _)| *epoch == hold.0) {
+        if hold.0 != self.newest.0 || !self.older.is_empty() {
+            return self.leave_late(&hold);
+        }
+        self.newest.1 -= 1;
+        if self.newest.1 == 0 {
+            self.published.store(0, Ordering::Release);
+        }
+    }
+
+    /// Leaves an epoch while there are requests of several.
+    #[cold]
+    #[inline(never)]
+    fn leave_late(&mut self, hold: &Hold) {
+        if hold.0 == self.newest.0 {
+            self.newest.1 -= 1;
+        } else if let Some((_, count)) = self.older.iter_mut().find(|(epoch, _)| *epoch == hold.0) {
             *count -= 1;
         }
-        while self.requests.front().is_some_and(|(_, count)| *count == 0) {
-            self.requests.pop_front();
+        while self.older.front().is_some_and(|(_, count)| *count == 0) {
+            self.older.pop_front();
         }
-        let oldest = self.requests.front().map_or(0, |(epoch, _)| *epoch);
+        let newest = if self.newest.1 > 0 { self.newest.0 } else { 0 };
+        let oldest = self.older.front().map_or(newest, |(epoch, _)| *epoch);
         self.published.store(oldest, Ordering::Release);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use epoch::{EpochSlot, Epochs, Hold};
 pub use pages::{PAGE_WORDS, PagePool, PageUser};
-pub use word::{Base, Kind, MAX_FILES, MAX_PLACE, Place, Word};
+pub use word::{Base, Kind, LOWER_FILES, MAX_FILES, MAX_PLACE, Place, Word};
 
 /// Sizes of a map, as powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,14 @@ impl Layout {
     pub fn full_mask(&self) -> u16 {
         let blocks = 1_u32 << self.granule_bits.saturating_sub(self.block_bits).min(4);
         u16::MAX >> (16 - blocks)
+    }
+
+    /// Returns the mask of the blocks that `len` bytes at byte `skip` of a granule touch. `len` is at
+    /// least 1.
+    #[inline]
+    pub fn blocks_of(&self, skip: u64, len: u64) -> u16 {
+        let (first, last) = (skip >> self.block_bits, (skip + len - 1) >> self.block_bits);
+        (2_u32.wrapping_shl(last as u32) - 1_u32.wrapping_shl(first as u32)) as u16
     }
 
     /// Returns the number of pages.
@@ -109,6 +117,7 @@ impl Map {
 
     /// Loads the word of a granule. The caller holds an epoch, or is the owner. A granule outside
     /// of the map is [`Word::ZERO`].
+    #[inline]
     pub fn load(&self, granule: u64) -> Found {
         let Some(entry) = self.entry(self.layout.page_of(granule)) else {
             return Found { word: Word::ZERO, page: None };
@@ -128,6 +137,7 @@ impl Map {
         self.entries.get(usize::try_from(page).ok()?)
     }
 
+    #[inline]
     fn cell(&self, page: PageId, granule: u64) -> Option<&AtomicU64> {
         let index = granule & ((1 << self.layout.page_bits) - 1);
         self.user.word(page.0, index as usize)
@@ -211,6 +221,14 @@ mod tests {
 
     fn data(units: u64, mask: u16) -> Word {
         Word::data(Place::new(units).unwrap(), mask, Base::Below)
+    }
+
+    #[test]
+    fn a_range_touches_its_blocks() {
+        assert_eq!(LAYOUT.blocks_of(0, 65536), 0xffff);
+        assert_eq!(LAYOUT.blocks_of(4096, 8192), 0b110);
+        assert_eq!(LAYOUT.blocks_of(4608, 512), 0b10);
+        assert_eq!(LAYOUT.blocks_of(61440, 4096), 0x8000);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const RESERVES: usize = 16 << 10;
 /// Most pages that a map is asked to give back at a time.
 const GIVE_MAX: u32 = 256;
 
-type Chunk = Box<[[AtomicU64; PAGE_WORDS]]>;
+type Chunk = Box<[[AtomicU64; PAGE_WORDS]; CHUNK]>;
 type NotifyFn = dyn Fn() + Send + Sync;
 
 /// Bounded pool of pages. A page that was handed out stays readable for ever, so that a reader
@@ -87,10 +87,13 @@ impl PagePool {
         state.next as usize - state.free.len()
     }
 
-    /// Returns a word of a page that was taken. `None` for one that was not.
+    /// Returns a word of a page that was taken. `None` for one that was not. Only the low bits of
+    /// `index` count: a page has [`PAGE_WORDS`].
+    #[inline]
     pub(crate) fn word(&self, page: u32, index: usize) -> Option<&AtomicU64> {
         let chunk = self.chunks.get(page as usize / CHUNK)?.get()?;
-        chunk.get(page as usize % CHUNK)?.get(index)
+        // Both are below the lengths, so that no check is compiled.
+        chunk.get(page as usize % CHUNK)?.get(index % PAGE_WORDS)
     }
 
     fn take_free(&self, state: &mut PoolState) -> Option<u32> {
@@ -99,9 +102,12 @@ impl PagePool {
         }
         let page = state.next;
         let chunk = self.chunks.get(page as usize / CHUNK)?;
-        chunk.get_or_init(|| {
-            (0..CHUNK).map(|_| [const { AtomicU64::new(0) }; PAGE_WORDS]).collect()
-        });
+        if chunk.get().is_none() {
+            let pages = (0..CHUNK).map(|_| [const { AtomicU64::new(0) }; PAGE_WORDS]);
+            let pages: Box<[_]> = pages.collect();
+            // Nothing else sets it: the caller has the lock.
+            let _ = chunk.set(pages.try_into().ok()?);
+        }
         state.next += 1;
         Some(page)
     }
@@ -156,6 +162,7 @@ impl PageUser {
         self.excess.store(0, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn word(&self, page: u32, index: usize) -> Option<&AtomicU64> {
         self.pool.word(page, index)
     }

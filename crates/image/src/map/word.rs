@@ -20,6 +20,10 @@ const PLACE_SHIFT: u32 = MASK_SHIFT + MASK_BITS;
 
 /// Number of files of a tree that a word can name.
 pub const MAX_FILES: usize = 1 << FILE_BITS;
+/// Number of files below the top that a word can name.
+pub const LOWER_FILES: usize = MAX_FILES - 2;
+/// File of a word whose blocks are zeroes in all layers below.
+const NO_FILE: u8 = 127;
 /// First place that a word cannot name: with units of 512 bytes, files of 128 TiB.
 pub const MAX_PLACE: u64 = 1 << (64 - PLACE_SHIFT);
 
@@ -114,6 +118,32 @@ impl Word {
         Self::pack(kind, u64::from(file), mask, place)
     }
 
+    /// Creates the word of a granule that the top does not have: blocks of the mask lie in file
+    /// `file` below, counted from 0. `None` if a word cannot name the file. The word is a note of
+    /// the map, which no image stores.
+    pub fn lower(file: usize, place: Place, mask: u16, base: Base) -> Option<Self> {
+        let number = u8::try_from(file + 1).ok().filter(|_| file < LOWER_FILES)?;
+        Some(Self::data_in(number, place, mask, base))
+    }
+
+    /// Creates the word of a granule that the top does not have, and that is zero in all layers
+    /// below. As [`Self::lower`], it is a note of the map.
+    pub fn lower_zero() -> Self {
+        Self::data_in(NO_FILE, Place(0), 0, Base::Zero)
+    }
+
+    /// Returns the word of the top alone: [`Self::BELOW`] for a note of what the layers below have.
+    #[must_use]
+    pub fn in_top(self) -> Self {
+        if self.is_data() && self.file() != 0 { Self::BELOW } else { self }
+    }
+
+    /// Returns the file below the top that has the blocks, counted from 0.
+    pub fn lower_file(self) -> Option<usize> {
+        let number = usize::from(self.file());
+        if self.is_data() { number.checked_sub(1) } else { None }
+    }
+
     /// Creates the word of a whole granule that must not be written in place.
     pub fn shared(place: Place) -> Self {
         Self::pack(Kind::Shared, 0, u16::MAX, place)
@@ -151,6 +181,18 @@ impl Word {
     /// [`Self::file`] is 0.
     pub fn is_data(self) -> bool {
         matches!(self.kind(), Kind::OverBelow | Kind::OverZero)
+    }
+
+    /// Returns whether these blocks are stored at [`Self::place`]: for a write, in the top file, and
+    /// not shared.
+    #[inline]
+    pub fn has_blocks(self, blocks: u16, writes: bool) -> bool {
+        const DATA: u64 = 1 << Kind::OverBelow as u64 | 1 << Kind::OverZero as u64;
+        const READABLE: u64 = DATA | 1 << Kind::Shared as u64;
+        let kinds = if writes { DATA } else { READABLE };
+        kinds >> (self.0 & 7) & 1 == 1
+            && blocks & !self.mask() == 0
+            && (!writes || self.file() == 0)
     }
 
     /// Returns the file of the place, counted from the top.
@@ -226,6 +268,38 @@ mod tests {
             assert_eq!((word.place(), word.base()), (place, base));
             assert_eq!(word.with_blocks(0x10).mask(), 0x8011);
             assert!(word.is_same_cluster(word.with_blocks(2)));
+        }
+    }
+
+    #[test]
+    fn blocks_are_where_a_word_says() {
+        let place = Place::new(7).unwrap();
+        let data = Word::data(place, 6, Base::Zero);
+        let lower = Word::lower(0, place, 6, Base::Below).unwrap();
+        for (word, blocks, reads, writes) in [
+            (data, 6, true, true),
+            (data, 7, false, false),
+            (lower, 2, true, false),
+            (Word::shared(place), u16::MAX, true, false),
+            (Word::busy(data), 2, false, false),
+            (Word::BELOW, 1, false, false),
+            (Word::ASK, 0, false, false),
+        ] {
+            let found = (word.has_blocks(blocks, false), word.has_blocks(blocks, true));
+            assert_eq!(found, (reads, writes), "{word:?} {blocks}");
+        }
+    }
+
+    #[test]
+    fn a_note_of_a_lower_file_is_below_for_the_top() {
+        let place = Place::new(7).unwrap();
+        let noted = Word::lower(3, place, 5, Base::Zero).unwrap();
+        assert_eq!((noted.lower_file(), noted.mask(), noted.in_top()), (Some(3), 5, Word::BELOW));
+        assert_eq!(Word::lower(LOWER_FILES, place, 5, Base::Zero), None);
+        let zero = Word::lower_zero();
+        assert_eq!((zero.mask(), zero.base(), zero.in_top()), (0, Base::Zero, Word::BELOW));
+        for word in [Word::data(place, 1, Base::Below), Word::shared(place), Word::ZERO] {
+            assert_eq!((word.lower_file(), word.in_top()), (None, word));
         }
     }
 

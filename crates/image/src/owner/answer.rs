@@ -91,7 +91,10 @@ impl<F: Format> Owner<F> {
         let page = map.layout().page_of(granule);
         let words = match map.load(granule).word.kind() {
             Kind::Ask => self.newest_words(page).await?,
-            _ => map.layout().granules_of(page).map(|one| map.load(one).word.readable()).collect(),
+            _ => {
+                let word = |one| map.load(one).word.readable().in_top();
+                map.layout().granules_of(page).map(word).collect()
+            }
         };
         Ok(AnswerKind::Words(words.into()))
     }
@@ -101,15 +104,15 @@ impl<F: Format> Owner<F> {
         self.load_page(granule).await?;
         let found = self.shared.map.load(granule);
         // `load_page` has linked it, and only this thread unlinks it.
-        let (Some(page), prior) = (found.page, found.word) else { return Ok(AnswerKind::Look) };
-        match prior.kind() {
+        let Some(page) = found.page else { return Ok(AnswerKind::Look) };
+        let word = if is_planted(Bug::LowerIsTop) { found.word } else { found.word.in_top() };
+        match word.kind() {
             Kind::Busy if !is_planted(Bug::BusyGranted) => return Err(Obstacle::Busy),
-            Kind::OverBelow | Kind::OverZero if prior.file() == 0 => return Ok(AnswerKind::Look),
+            Kind::OverBelow | Kind::OverZero => return Ok(AnswerKind::Look),
             _ => {}
         }
-        // A word cannot say in which lower file a busy granule lies: the layer below knows.
-        let prior = match prior.readable() {
-            lower if lower.is_data() => Word::BELOW,
+        let prior = match word.readable() {
+            granted if granted.is_data() => Word::BELOW,
             other => other,
         };
         let place = self.allocate(granule).await?;
@@ -163,11 +166,10 @@ impl<F: Format> Owner<F> {
                 return;
             }
             let found = self.shared.map.load(next);
-            let Some(page) = found.page.filter(|_| self.gets_empty_place(found.word)) else {
-                return;
-            };
+            let word = found.word.in_top();
+            let Some(page) = found.page.filter(|_| self.gets_empty_place(word)) else { return };
             let Ok(place) = self.allocate(next).await else { return };
-            let base = if found.word == Word::ZERO { Base::Zero } else { Base::Below };
+            let base = if word == Word::ZERO { Base::Zero } else { Base::Below };
             if self.place_empty(next, page, Word::data(place, 0, base)).is_err() {
                 return;
             }

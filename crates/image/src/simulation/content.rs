@@ -5,7 +5,7 @@ use super::format::SimFormat;
 use super::request::{Effect, Io, Phase, Target};
 use super::storage::number;
 use crate::format::{PieceSource, Pieces};
-use crate::map::{Base, Hold, Kind, Word};
+use crate::map::{Base, Hold, Kind, Place, Word};
 use crate::shared::{AnswerKind, Grant, QuestionKind};
 
 impl<F: SimFormat> World<F> {
@@ -99,7 +99,7 @@ impl<F: SimFormat> World<F> {
 
     /// Returns whether the place of a word has a cell.
     pub(super) fn is_stored(&self, word: Word, cell: usize) -> bool {
-        let has_place = word.is_data() || word.kind() == Kind::Shared;
+        let has_place = word.in_top().is_data() || word.kind() == Kind::Shared;
         has_place && word.mask() >> self.image.block(cell) & 1 == 1
     }
 
@@ -110,6 +110,17 @@ impl<F: SimFormat> World<F> {
         } else {
             self.base_value(word.base(), granule, cell)
         }
+    }
+
+    /// Notes that a granule lies in a layer below, at some place.
+    pub(super) fn note_lower(&mut self, channel: usize, granule: u64) {
+        let layout = self.image.layout;
+        let units = (self.random.below(8) as u64) << (layout.granule_bits - layout.unit_bits);
+        let mask = layout.full_mask() & self.random.below(1 << 16) as u16;
+        let place = Place::new(units).expect("a place in a small file");
+        let word = Word::lower(self.random.below(3), place, mask, Base::Below);
+        let word = word.expect("a tree of few files");
+        self.seen.notes += u64::from(self.channels[channel].note_lower(granule, word));
     }
 
     pub(super) fn base_value(&self, base: Base, granule: usize, cell: usize) -> u64 {

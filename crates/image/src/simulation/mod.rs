@@ -88,6 +88,8 @@ struct Seen {
     folds: u64,
     rounds: u64,
     allocations: u64,
+    /// Notes of where layers below have a granule.
+    notes: u64,
 }
 
 impl std::ops::AddAssign for Seen {
@@ -102,6 +104,7 @@ impl std::ops::AddAssign for Seen {
         self.folds += other.folds;
         self.rounds += other.rounds;
         self.allocations += other.allocations;
+        self.notes += other.notes;
     }
 }
 

@@ -1,7 +1,7 @@
 //! A guest's request on its way through a channel.
 
 use crate::channel::{AddedBlocks, ReadPlan, WritePlan};
-use crate::map::{Hold, Place};
+use crate::map::{Base, Hold, Place};
 use crate::planted::{Bug, is_planted};
 use crate::shared::{AnswerKind, Claim, Grant, QuestionKind};
 
@@ -102,15 +102,49 @@ impl<F: SimFormat> World<F> {
         self.set_phase(request, Phase::Asked);
     }
 
+    /// Submits a request whose place is known. Returns false if it is not such a one.
+    fn submit_direct(&mut self, at: usize, granule: u64) -> bool {
+        let target = self.target(at);
+        let writes = match target.operation {
+            Operation::Read => false,
+            Operation::Write { durable: false } => true,
+            _ => return false,
+        };
+        let block = 1 << self.image.block(target.cell);
+        let channel = &mut self.channels[target.channel];
+        let Some((hold, word)) = channel.find(granule, block, writes) else { return false };
+        if word.lower_file().is_some() {
+            channel.leave(hold);
+            let value = self.base_value(Base::Below, target.granule, target.cell);
+            self.set_phase(at, Phase::Ending(Ok(value)));
+            return true;
+        }
+        let sector = self.sector(word.place(), target.cell);
+        if writes {
+            let sectors = vec![(sector, target.value)];
+            self.requests[at].as_mut().expect("a request").is_durable = false;
+            self.submit(at, Io::InPlace(hold), Effect::Write { sectors, durable: false });
+        } else {
+            self.submit(at, Io::Read(hold), Effect::Read(sector));
+        }
+        true
+    }
+
     /// Plans a request, and submits its I/O or asks the owner.
     pub(super) fn plan(&mut self, at: usize) {
         let target = self.target(at);
         let granule = (self.image.first + target.granule) as u64;
+        if self.random.one_in(2) && self.submit_direct(at, granule) {
+            return;
+        }
         match target.operation {
             Operation::Read => match self.channels[target.channel].plan_read(granule) {
                 ReadPlan::Ask(question) => self.ask(at, question),
                 ReadPlan::Describe { hold } => self.ask_pieces(at, hold, None),
                 ReadPlan::Base(base) => {
+                    if base == Base::Below && self.random.one_in(2) {
+                        self.note_lower(target.channel, granule);
+                    }
                     let value = self.base_value(base, target.granule, target.cell);
                     self.set_phase(at, Phase::Ending(Ok(value)));
                 }

@@ -39,7 +39,8 @@ fn mixes() -> [Mix<ToyOptions>; 8] {
 }
 
 /// Runs mixes with several seeds.
-fn run<F: SimFormat>(mixes: &[Mix<F::Options>], seeds: u64, steps: u64) {
+fn run<F: SimFormat>(mixes: &[Mix<F::Options>], seeds: u64, steps: u64) -> Seen {
+    let mut all = Seen::default();
     for mix in mixes {
         let mut sum = Seen::default();
         for seed in 1..=seeds {
@@ -51,7 +52,9 @@ fn run<F: SimFormat>(mixes: &[Mix<F::Options>], seeds: u64, steps: u64) {
         // No round runs out of space, because all that it needs is reserved.
         assert!(mix.eio || sum.failed == 0, "{sum:?}");
         assert!(sum.reclaimed > 0 && sum.evictions > 0 && sum.rounds > 0, "{sum:?}");
+        all += sum;
     }
+    all
 }
 
 #[test]
@@ -158,6 +161,16 @@ fn no_rule_is_broken_where_refcounts_grow() {
     run::<Qcow2Format<SimFile>>(&[table], 100, steps() / 40);
 }
 
+/// Only the layer below has data.
+const NEW: Qcow2Options = Qcow2Options { commands: &[], ..EXTENDED };
+
+/// Many short runs, because a granule is below until its first write.
+#[test]
+fn no_rule_is_broken_where_lower_files_are_noted() {
+    let seen = run::<Qcow2Format<SimFile>>(&[usual(NEW)], 400, steps() / 250);
+    assert!(seen.notes > 400, "{seen:?}");
+}
+
 /// Steps within which each planted bug is found.
 const BUG_STEPS: u64 = 10_000_000;
 
@@ -229,11 +242,12 @@ fn planted_bugs_are_found_in_qcow2() {
         Bug::EpochIgnored => (EXTENDED, 20, 1_000_000),
         Bug::BlocksNotSynced => (NEW_BLOCK, 1000, 2500),
         Bug::ReplacedFreedEarly => (EXTENDED, 200, 2500),
+        Bug::LowerIsTop => (NEW, 200, 1000),
         _ => (EXTENDED, 1, 1_000_000),
     };
     let harmless = [Bug::NoSyncAtTakeover, Bug::RecordNotCanceled];
     let mut bugs: Vec<_> = ALL_BUGS.into_iter().filter(|bug| !harmless.contains(bug)).collect();
-    bugs.extend([Bug::BlocksNotSynced, Bug::ReplacedFreedEarly]);
+    bugs.extend([Bug::BlocksNotSynced, Bug::ReplacedFreedEarly, Bug::LowerIsTop]);
     let find_one = |bug| {
         let (options, seeds, steps) = runs(bug);
         find::<Qcow2Format<SimFile>>(bug, usual(options), 7..7 + seeds, steps)
