@@ -1,6 +1,7 @@
 //! One reactor's channel to a mapped disk.
 
 mod completions;
+mod direct;
 mod questions;
 mod requests;
 mod waiting;
@@ -9,27 +10,22 @@ use std::sync::Arc;
 
 use ::disk::{Channel, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome};
 use image::channel::MapChannel;
+use image::map::Layout;
 use image::shared::{Answer, QuestionKind};
 use memory::Buffers;
 use reactor::{CompletionPort, Context, OpCompletion, Slab};
 use rustix::io::Errno;
 
+use crate::below::Below;
+use crate::child::Child;
 use crate::counters::Counters;
 use crate::mailbox::Mailbox;
 use crate::piece::{Action, Parent, Phase, Piece};
 use crate::service::Service;
+use direct::Direct;
 
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
-
-/// Fixed values of a mapped disk.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Size of the disk below in bytes, 0 if there is none.
-    pub(crate) below: u64,
-    /// Whether requests wait for space, or fail.
-    pub(crate) waits_for_room: bool,
-}
 
 /// Disk that a piece is submitted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +34,19 @@ pub(crate) enum Target {
     File,
     /// The layer below.
     Below,
+    /// A file of the layers below.
+    Lower(usize),
 }
 
 /// One reactor's channel to a mapped disk.
 pub(crate) struct MappedChannel {
-    pub(crate) file: Box<dyn Channel>,
-    pub(crate) below: Option<Box<dyn Channel>>,
+    pub(crate) file: Child,
+    pub(crate) below: Option<Below>,
     pub(crate) map: MapChannel,
-    pub(crate) limits: Limits,
+    pub(crate) layout: Layout,
+    granule_bytes: u64,
+    /// Whether requests wait for space, or fail.
+    waits_for_room: bool,
     container: Arc<FileDisk>,
     service: Arc<dyn Service>,
     mailbox: Arc<Mailbox>,
@@ -53,6 +54,7 @@ pub(crate) struct MappedChannel {
     number: u32,
     port: CompletionPort,
     parents: Slab<Parent>,
+    direct: Slab<Direct>,
     pub(crate) pieces: Slab<Piece>,
     /// Pieces to plan.
     pub(crate) planned: Vec<u32>,
@@ -67,7 +69,6 @@ pub(crate) struct MappedChannel {
     ended: Vec<Completion>,
     // Kept for their capacity.
     answers: Vec<Answer>,
-    completions: Vec<Completion>,
     op_completions: Vec<OpCompletion>,
     pub(crate) spares: Vec<Buffers>,
 }
@@ -81,17 +82,19 @@ impl std::fmt::Debug for MappedChannel {
 impl MappedChannel {
     pub(crate) fn new(
         container: Arc<FileDisk>,
-        (file, below): (Box<dyn Channel>, Option<Box<dyn Channel>>),
+        (file, below): (Box<dyn Channel>, Option<Below>),
         (map, number): (MapChannel, u32),
         (service, mailbox, counters): (Arc<dyn Service>, Arc<Mailbox>, Arc<Counters>),
-        limits: Limits,
+        waits_for_room: bool,
         context: &mut Context<'_>,
     ) -> Self {
         Self {
-            file,
+            file: Child::new(file),
             below,
+            layout: *map.shared().map.layout(),
+            granule_bytes: 1 << map.shared().map.layout().granule_bits,
             map,
-            limits,
+            waits_for_room,
             container,
             service,
             mailbox,
@@ -99,6 +102,7 @@ impl MappedChannel {
             number,
             port: context.open_port(),
             parents: Slab::default(),
+            direct: Slab::default(),
             pieces: Slab::default(),
             planned: Vec::new(),
             refused: Vec::new(),
@@ -109,7 +113,6 @@ impl MappedChannel {
             fills: Vec::new(),
             ended: Vec::new(),
             answers: Vec::new(),
-            completions: Vec::new(),
             op_completions: Vec::new(),
             spares: Vec::new(),
         }
@@ -122,15 +125,29 @@ impl MappedChannel {
         target: Target,
         request: Request,
     ) {
-        let channel = match (target, &mut self.below) {
-            (Target::Below, Some(below)) => below,
-            _ => &mut self.file,
-        };
-        match channel.submit(context, request) {
+        match self.submit_to(context, target, request) {
             SubmitOutcome::Pending => {}
             SubmitOutcome::Done(completion) => self.on_io(completion),
             SubmitOutcome::Full(request) => self.refused.push((target, request)),
         }
+    }
+
+    fn submit_to(
+        &mut self,
+        context: &mut Context<'_>,
+        target: Target,
+        request: Request,
+    ) -> SubmitOutcome {
+        match (target, &mut self.below) {
+            (Target::Below, Some(below)) => below.submit(context, None, request),
+            (Target::Lower(file), Some(below)) => below.submit(context, Some(file), request),
+            _ => self.file.submit(context, request),
+        }
+    }
+
+    /// Returns the size of the layer below in bytes, 0 if there is none.
+    pub(crate) fn below_size(&self) -> u64 {
+        self.below.as_ref().map_or(0, |below| below.size)
     }
 
     /// Plans all pieces that can go on.
@@ -158,23 +175,62 @@ impl MappedChannel {
         self.is_abandoned
     }
 
+    /// Submits a request whose place is not known, or that has several.
+    #[inline(never)]
+    fn submit_planned(&mut self, context: &mut Context<'_>, request: Request) -> SubmitOutcome {
+        let Request { kind, offset, len, buffers, tag } = request;
+        let needs_flush = matches!(kind, RequestKind::WriteZeroes { durable: true, .. });
+        let parent = self.parents.insert(Parent::new(tag, needs_flush));
+        match kind {
+            RequestKind::Read => self.add_piece(parent, Action::Read, (offset, len), buffers),
+            RequestKind::Write { durable } => {
+                self.add_piece(parent, Action::Write { durable }, (offset, len), buffers);
+            }
+            RequestKind::Flush => self.add_piece(parent, Action::Flush, (0, 0), buffers),
+            RequestKind::Discard => self.add_zeroes(parent, offset, len, false),
+            RequestKind::WriteZeroes { .. } => self.add_zeroes(parent, offset, len, true),
+        }
+        // Until here the request itself has counted as a piece, so that it cannot end too early.
+        self.end_part(parent, Ok(()), Buffers::default());
+        self.plan_all(context);
+        self.set_timer(context);
+        self.outcome(tag)
+    }
+
+    /// Returns the outcome of a request that was just submitted.
+    fn outcome(&mut self, tag: u32) -> SubmitOutcome {
+        match self.ended.pop() {
+            // What ended earlier comes first.
+            Some(completion) if self.ended.is_empty() && completion.tag == tag => {
+                SubmitOutcome::Done(completion)
+            }
+            Some(completion) => {
+                self.ended.push(completion);
+                SubmitOutcome::Pending
+            }
+            None => SubmitOutcome::Pending,
+        }
+    }
+
     /// Fetches what the children and the owner have to say.
-    fn collect(&mut self, context: &mut Context<'_>) {
-        let mut completions = std::mem::take(&mut self.completions);
-        self.file.reap(context, &mut completions);
+    fn collect(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+        let first = out.len();
+        self.file.reap(context, out);
         if let Some(below) = &mut self.below {
-            below.reap(context, &mut completions);
+            below.reap(context, out);
         }
-        for completion in completions.drain(..) {
-            self.on_io(completion);
+        self.sort(out, first);
+        if self.mailbox.has_answers() {
+            let mut answers = std::mem::take(&mut self.answers);
+            self.mailbox.take(&mut answers);
+            for answer in answers.drain(..) {
+                self.on_answer(context, answer);
+            }
+            self.answers = answers;
         }
-        self.completions = completions;
-        let mut answers = std::mem::take(&mut self.answers);
-        self.mailbox.take(&mut answers);
-        for answer in answers.drain(..) {
-            self.on_answer(context, answer);
+        if !self.is_timer_set {
+            return;
         }
-        self.answers = answers;
         let mut timers = std::mem::take(&mut self.op_completions);
         context.reap(&self.port, &mut timers);
         if !timers.is_empty() {
@@ -193,41 +249,17 @@ impl Channel for MappedChannel {
         if self.is_abandoned {
             return SubmitOutcome::Done(request.complete(CANCELED));
         }
-        let Request { kind, offset, len, buffers, tag } = request;
-        let outcome = Ok(());
-        let needs_flush = matches!(kind, RequestKind::WriteZeroes { durable: true, .. });
-        let (left, none) = (1, Buffers::default());
-        let holds = Vec::new();
-        let parent = Parent { tag, left, outcome, buffers: none, holds, needs_flush, waits: None };
-        let parent = self.parents.insert(parent);
-        match kind {
-            RequestKind::Read => self.add_piece(parent, Action::Read, (offset, len), buffers),
-            RequestKind::Write { durable } => {
-                self.add_piece(parent, Action::Write { durable }, (offset, len), buffers);
-            }
-            RequestKind::Flush => self.add_piece(parent, Action::Flush, (0, 0), buffers),
-            RequestKind::Discard => self.add_zeroes(parent, offset, len, false),
-            RequestKind::WriteZeroes { .. } => self.add_zeroes(parent, offset, len, true),
-        }
-        // Until here the request itself has counted as a piece, so that it cannot end too early.
-        self.end_part(parent, Ok(()), Buffers::default());
-        self.plan_all(context);
-        self.set_timer(context);
-        match self.ended.pop() {
-            // What ended earlier comes first.
-            Some(completion) if self.ended.is_empty() && completion.tag == tag => {
-                SubmitOutcome::Done(completion)
-            }
-            Some(completion) => {
-                self.ended.push(completion);
-                SubmitOutcome::Pending
-            }
-            None => SubmitOutcome::Pending,
+        match self.find_direct(&request) {
+            Some(found) => self.submit_direct(context, request, found),
+            None => self.submit_planned(context, request),
         }
     }
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
-        self.collect(context);
+        self.collect(context, out);
+        if self.pieces.is_empty() {
+            return out.append(&mut self.ended);
+        }
         for (target, request) in std::mem::take(&mut self.refused) {
             self.submit_piece(context, target, request);
         }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, LayerCounts};
+use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, Layer, LayerCounts};
 use image::ImageError;
-use image::channel::MapChannel;
+use image::channel::{MapChannel, MapReader};
 use image::format::Format;
 use image::journal::{Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
@@ -15,10 +15,12 @@ use image::qcow2::Backing;
 use image::shared::Shared;
 use reactor::Context;
 
+use crate::below::Below;
 use crate::broken::BrokenChannel;
-use crate::channel::{Limits, MappedChannel};
+use crate::channel::MappedChannel;
 use crate::counters::Counters;
 use crate::extents::Asker;
+use crate::locator::LayerLocator;
 use crate::mailbox::Mailbox;
 use crate::service::{OwnerService, Service, ServiceOptions};
 use crate::source::{ImageSource, JournalSource};
@@ -141,10 +143,17 @@ impl MappedDisk {
         *self.service() = Some(service);
     }
 
+    /// Opens the layer below, if there is one.
+    pub(crate) fn open_below(&self, context: &mut Context<'_>) -> Option<(Layer, u64)> {
+        let below = self.below.as_ref()?;
+        Some((Arc::clone(below).open_layer(context), below.geometry().size))
+    }
+
     /// Opens a channel whose image is in `file`.
     pub(crate) fn open_channel_on(
         &self,
         file: Box<dyn Channel>,
+        below: Option<Below>,
         context: &mut Context<'_>,
     ) -> Box<dyn Channel> {
         let Some(service) = self.service().clone() else {
@@ -160,17 +169,12 @@ impl MappedDisk {
             tracing::error!("{self:?} has more than {CHANNELS} queues and connections");
             return Box::new(BrokenChannel);
         };
-        let below = self.below.as_ref().map(|below| below.open_channel(context));
-        let limits = Limits {
-            below: self.below.as_ref().map_or(0, |below| below.geometry().size),
-            waits_for_room: self.options.waits_for_room,
-        };
         let channel = MappedChannel::new(
             Arc::clone(&self.file),
             (file, below),
             map,
             (service, mailbox, Arc::clone(&self.counters)),
-            limits,
+            self.options.waits_for_room,
             context,
         );
         Box::new(channel)
@@ -224,7 +228,32 @@ impl Disk for MappedDisk {
     }
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
-        self.open_channel_on(self.file.open_channel(context), context)
+        let below = self.open_below(context).map(|(layer, size)| Below::new(layer, size));
+        self.open_channel_on(self.file.open_channel(context), below, context)
+    }
+
+    fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {
+        let Some(service) = self.service().clone().filter(|_| self.options.geometry.read_only)
+        else {
+            return Layer::opaque(self.open_channel(context));
+        };
+        let below = self.open_below(context);
+        let (mut channel, mut locator, mut files) = (None, None, vec![self.file.clone() as _]);
+        let mut below_size = 0;
+        if let Some((layer, size)) = below {
+            // The layer on top knows the files, so this one's channel need not.
+            channel = Some(Below::new(Layer::opaque(layer.channel), size));
+            (locator, below_size) = (layer.locator, size);
+            files.extend(layer.files);
+        }
+        let locator = LayerLocator {
+            map: MapReader::open(Arc::clone(service.shared())),
+            size: self.geometry().size,
+            below: locator,
+            below_size,
+        };
+        let channel = self.open_channel_on(self.file.open_channel(context), channel, context);
+        Layer { channel, locator: Some(Box::new(locator)), files }
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {

@@ -19,7 +19,7 @@ use crate::read::byte_of;
 impl MappedChannel {
     /// Begins to fill the granule of a grant. The rest of the piece is planned on its own.
     pub(crate) fn begin_fill(&mut self, index: u32, grant: Grant) {
-        let bits = self.map.shared().map.layout().granule_bits;
+        let bits = self.layout.granule_bits;
         let Some(piece) = self.pieces.get_mut(index) else { return };
         let in_granule = ((grant.granule + 1) << bits).saturating_sub(piece.offset);
         self.cut(index, in_granule);
@@ -38,7 +38,7 @@ impl MappedChannel {
 
     /// Finds what a fill must read, unless the guest overwrites the whole granule.
     fn plan_fill(&mut self, index: u32) {
-        let layout = *self.map.shared().map.layout();
+        let (layout, below_size) = (self.layout, self.below_size());
         let len = 1_u64 << layout.granule_bits;
         let Some(piece) = self.pieces.get_mut(index) else { return };
         let is_whole = piece.len == len;
@@ -61,7 +61,7 @@ impl MappedChannel {
                 let offset = byte_of(&layout, prior, 0);
                 fill.reads.push(FillRead { target: Target::File, offset, at: 0, len });
             }
-            Kind::Below => fill.reads.extend(below_part(self.limits.below, offset, 0, len)),
+            Kind::Below => fill.reads.extend(below_part(below_size, offset, 0, len)),
             _ => {}
         }
         self.fills.push(index);
@@ -75,7 +75,7 @@ impl MappedChannel {
 
     /// Takes the description of a granule that a fill reads.
     pub(crate) fn on_description(&mut self, index: u32, answer: AnswerKind) {
-        let bits = self.map.shared().map.layout().granule_bits;
+        let bits = self.layout.granule_bits;
         let Some(piece) = self.pieces.get_mut(index) else { return };
         let Phase::Describing(mut fill) = std::mem::replace(&mut piece.phase, Phase::Planned)
         else {
@@ -100,7 +100,7 @@ impl MappedChannel {
                     fill.reads.push(FillRead { target: Target::File, offset: *offset, at, len });
                 }
                 PieceSource::Below => {
-                    fill.reads.extend(below_part(self.limits.below, start + at, at, len));
+                    fill.reads.extend(below_part(self.below_size(), start + at, at, len));
                 }
                 PieceSource::Zero => {}
             }
@@ -135,7 +135,7 @@ impl MappedChannel {
 
     /// Puts the guest's data over what was read, and writes the granule.
     fn write_fill(&mut self, context: &mut Context<'_>, index: u32, fill: Fill) {
-        let layout = *self.map.shared().map.layout();
+        let layout = self.layout;
         let bytes = 1_u64 << layout.granule_bits;
         count(&self.counters.fills);
         let Some(piece) = self.pieces.get_mut(index) else { return };
@@ -164,7 +164,7 @@ impl MappedChannel {
         if outcome.is_err() {
             return self.fail_fill(index, fill, outcome);
         }
-        let full = self.map.shared().map.layout().full_mask();
+        let full = self.layout.full_mask();
         let hold = self.pieces.get_mut(index).and_then(|piece| piece.holds.pop());
         if let Some(hold) = hold {
             self.map.commit_grant(&fill.grant, full, hold);

@@ -5,9 +5,11 @@
 //! - **Owner**: thread that answers questions about the map ([`image::owner::Owner`]).
 //! - **Piece**: part of a request that goes to one place. A request has one piece if it can.
 //! - **Below**: the disk that has the blocks that this layer does not have.
+//! - **Direct request**: a request to known blocks of one granule. The file gets it as it is.
 //!
 //! # Model
 //! ```text
+//! request -> word of the map: all blocks known -> the file, or a file of a layer below
 //! request -> pieces -> word of the map
 //!              |-- place known:  submit to the file, guest memory to storage without a copy
 //!              |-- below:        submit to the layer below
@@ -17,6 +19,12 @@
 //! Requests never travel between threads; questions do. A request to a known place asks nothing.
 //!
 //! # Design
+//! **The number of layers does not matter.** A channel that reads a granule of the layers below asks
+//! their locators in which file it lies, and notes the answer in the word of the top's map. Later
+//! requests go to that file. Layers below never change, so a note holds until the top gets a cluster
+//! of its own; the owner takes noted words for words of the layer below. A granule that lies in
+//! several files is located for each request.
+//!
 //! **A piece that waits holds nothing.** It has no epoch, no word and no place in the kernel. So an
 //! owner that waits for space can always free some.
 //!
@@ -37,12 +45,15 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod below;
 mod broken;
 mod channel;
+mod child;
 mod counters;
 mod disk;
 mod extents;
 mod fill;
+mod locator;
 mod mailbox;
 mod mailboxes;
 mod piece;

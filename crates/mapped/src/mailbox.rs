@@ -69,11 +69,14 @@ impl Mailbox {
         }
     }
 
-    /// Moves the answers into `out`, which is empty. Takes no lock if there are none.
+    /// Returns whether there may be answers to [`Self::take`].
+    #[inline]
+    pub(crate) fn has_answers(&self) -> bool {
+        self.is_notified.load(Ordering::Acquire)
+    }
+
+    /// Moves the answers into `out`, which is empty.
     pub(crate) fn take(&self, out: &mut Vec<Answer>) {
-        if !self.is_notified.load(Ordering::Acquire) {
-            return;
-        }
         let mut inbox = self.lock();
         std::mem::swap(&mut inbox.answers, out);
         // Under the lock: an answer that comes later finds it false, and wakes the poller.

@@ -29,6 +29,14 @@ pub(crate) struct Parent {
     pub(crate) waits: Option<(Instant, u32)>,
 }
 
+impl Parent {
+    /// Creates a request with one piece.
+    pub(crate) fn new(tag: u32, needs_flush: bool) -> Self {
+        let (buffers, holds) = Default::default();
+        Self { tag, left: 1, outcome: Ok(()), buffers, holds, needs_flush, waits: None }
+    }
+}
+
 /// Action of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {

@@ -16,6 +16,8 @@ enum Run {
     Ask(QuestionKind),
     /// In the file, from this byte on.
     File(u64),
+    /// In a file of the layers below, from this byte on.
+    Lower(usize, u64),
     Below,
     Zero,
     /// In several places, which the owner describes.
@@ -41,9 +43,10 @@ impl MappedChannel {
         match run {
             Run::Ask(question) => self.ask(index, question),
             Run::File(at) => self.read(context, index, Target::File, at),
+            Run::Lower(file, at) => self.read(context, index, Target::Lower(file), at),
             Run::Below => self.read(context, index, Target::Below, offset),
             Run::Mixed => {
-                let granule = offset >> self.map.shared().map.layout().granule_bits;
+                let granule = offset >> self.layout.granule_bits;
                 self.ask(index, QuestionKind::Describe(granule));
             }
             Run::Zero => {
@@ -62,7 +65,7 @@ impl MappedChannel {
     ) {
         // All parts lie where they are as long as the request holds its epoch.
         self.hold_until_end(index);
-        let bytes = 1_u64 << self.map.shared().map.layout().granule_bits;
+        let bytes = 1_u64 << self.layout.granule_bits;
         let Some(piece) = self.pieces.get_mut(index) else { return };
         let (first, last) = (piece.offset % bytes, piece.offset % bytes + piece.len);
         let (mut at, mut index) = (0, Some(index));
@@ -88,6 +91,7 @@ impl MappedChannel {
         source: &PieceSource,
         skip: u64,
     ) {
+        let below_size = self.below_size();
         let Some(piece) = self.pieces.get_mut(index) else { return };
         match source {
             PieceSource::Bytes(bytes) => {
@@ -96,8 +100,8 @@ impl MappedChannel {
                 self.end_piece(index, Ok(()));
             }
             PieceSource::File(offset) => self.read(context, index, Target::File, offset + skip),
-            PieceSource::Below if piece.offset < self.limits.below => {
-                let (offset, room) = (piece.offset, self.limits.below - piece.offset);
+            PieceSource::Below if piece.offset < below_size => {
+                let (offset, room) = (piece.offset, below_size - piece.offset);
                 if let Some(behind) = self.cut_unplanned(index, room) {
                     self.read_part(context, behind, &PieceSource::Zero, 0);
                 }
@@ -121,7 +125,7 @@ impl MappedChannel {
     /// Returns where the first bytes are, and how many lie there together. Joins the epochs of all
     /// places in it.
     fn run(&mut self, offset: u64, len: u64, holds: &mut Few<Hold>) -> (Run, u64) {
-        let layout = *self.map.shared().map.layout();
+        let layout = self.layout;
         let mut total = 0;
         let mut first = None;
         while total < len {
@@ -130,6 +134,9 @@ impl MappedChannel {
             let continues = match (&first, &run) {
                 (None, _) => true,
                 (Some(Run::File(start)), Run::File(next)) => start + total == *next,
+                (Some(Run::Lower(file, start)), Run::Lower(same, next)) => {
+                    file == same && start + total == *next
+                }
                 (Some(Run::Below), Run::Below) | (Some(Run::Zero), Run::Zero) => true,
                 _ => false,
             };
@@ -155,6 +162,9 @@ impl MappedChannel {
         match self.map.plan_read(at >> layout.granule_bits) {
             ReadPlan::Ask(question) => (Run::Ask(question), len, None),
             ReadPlan::Describe { hold } => (Run::Mixed, len, Some(hold)),
+            ReadPlan::Base(Base::Below) if self.note_lower(layout, at >> layout.granule_bits) => {
+                self.part(layout, at, len)
+            }
             ReadPlan::Base(base) => {
                 let (run, len) = self.base_run(base, at, len);
                 (run, len, None)
@@ -162,7 +172,13 @@ impl MappedChannel {
             ReadPlan::Parts { hold, word } => {
                 let (is_stored, len) = blocks_run(layout, word.mask(), skip, len);
                 if is_stored {
-                    return (Run::File(byte_of(layout, word, skip)), len, Some(hold));
+                    let at = byte_of(layout, word, skip);
+                    let Some(file) = word.lower_file() else {
+                        return (Run::File(at), len, Some(hold));
+                    };
+                    // The layers below do not change.
+                    self.map.leave(hold);
+                    return (Run::Lower(file, at), len, None);
                 }
                 self.map.leave(hold);
                 let (run, len) = self.base_run(word.base(), at, len);
@@ -171,9 +187,21 @@ impl MappedChannel {
         }
     }
 
-    fn base_run(&self, base: Base, at: u64, len: u64) -> (Run, u64) {
+    /// Notes in the map where the layers below have a granule, if they know it.
+    fn note_lower(&mut self, layout: &Layout, granule: u64) -> bool {
+        let Some(below) = &mut self.below else { return false };
+        let word = below.word(layout, granule);
+        word.is_some_and(|word| self.map.note_lower(granule, word))
+    }
+
+    fn base_run(&mut self, base: Base, at: u64, len: u64) -> (Run, u64) {
+        let below = self.below.as_mut().filter(|_| base == Base::Below);
+        if let Some(found) = below.and_then(|below| below.locate(at, len)) {
+            let run = found.file.map_or(Run::Zero, |file| Run::Lower(file, found.offset));
+            return (run, found.len);
+        }
         match base {
-            Base::Below if at < self.limits.below => (Run::Below, len.min(self.limits.below - at)),
+            Base::Below if at < self.below_size() => (Run::Below, len.min(self.below_size() - at)),
             _ => (Run::Zero, len),
         }
     }

@@ -20,6 +20,7 @@ use memory::Mapping;
 use reactor::Context;
 use rustix::io::Errno;
 
+use crate::below::Below;
 use crate::disk::{JOURNAL, MappedDisk};
 use crate::mailbox::Mailbox;
 use crate::qcow2::Qcow2Options;
@@ -150,7 +151,8 @@ impl Disk for ScriptedDisk {
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let file = ScriptedFile { script: Arc::clone(&self.1), held: Vec::new() };
-        self.0.open_channel_on(Box::new(file), context)
+        let below = self.0.open_below(context).map(|(layer, size)| Below::new(layer, size));
+        self.0.open_channel_on(Box::new(file), below, context)
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {

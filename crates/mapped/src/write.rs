@@ -2,7 +2,7 @@
 
 use ::disk::{IoError, Request, RequestKind};
 use image::channel::{AddedBlocks, ReadPlan, WritePlan};
-use image::map::{Base, Hold, Layout};
+use image::map::{Base, Hold};
 use image::shared::{Claim, QuestionKind};
 use memory::{Buffers, Mapping};
 use reactor::Context;
@@ -56,14 +56,14 @@ impl MappedChannel {
     /// # Errors
     /// The question to ask first, and the number of bytes that it concerns.
     fn write_run(&mut self, offset: u64, len: u64) -> Result<WriteRun, (QuestionKind, u64)> {
-        let layout = *self.map.shared().map.layout();
+        let layout = self.layout;
         let granule_bytes = 1_u64 << layout.granule_bits;
         let mut run = WriteRun { at: 0, len: 0, holds: Few::default(), added: Few::default() };
         while run.len < len {
             let at = offset + run.len;
             let skip = at % granule_bytes;
             let part = (len - run.len).min(granule_bytes - skip);
-            let blocks = blocks_of(&layout, skip, part);
+            let blocks = layout.blocks_of(skip, part);
             let (place, hold, added) = match self.map.plan_write(at >> layout.granule_bits, blocks)
             {
                 WritePlan::Ask(question) if run.len == 0 => return Err((question, part)),
@@ -91,7 +91,7 @@ impl MappedChannel {
     /// Adds the pieces of a discard or of zeroes. A discard frees whole granules; zeroes are written
     /// at both ends.
     pub(crate) fn add_zeroes(&mut self, parent: u32, offset: u64, len: u64, writes: bool) {
-        let granule = 1_u64 << self.map.shared().map.layout().granule_bits;
+        let granule = 1_u64 << self.layout.granule_bits;
         let end = offset + len;
         let (first, last) = (offset.next_multiple_of(granule).min(end), end - end % granule);
         if first >= last {
@@ -118,7 +118,7 @@ impl MappedChannel {
 
     /// Makes the first granule of a piece zero, and goes on with the next.
     pub(crate) fn plan_zero(&mut self, index: u32) {
-        let bits = self.map.shared().map.layout().granule_bits;
+        let bits = self.layout.granule_bits;
         loop {
             let Some(piece) = self.pieces.get_mut(index) else { return };
             let granule = piece.offset >> bits;
@@ -174,28 +174,5 @@ impl MappedChannel {
             self.flush_later(index);
         }
         true
-    }
-}
-
-/// Returns the mask of the blocks that a range of a granule touches.
-fn blocks_of(layout: &Layout, skip: u64, len: u64) -> u16 {
-    let first = skip >> layout.block_bits;
-    let end = (skip + len).div_ceil(1 << layout.block_bits);
-    let below = |blocks: u64| (1_u32 << blocks.min(16)) - 1;
-    (below(end) & !below(first)) as u16
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_touches_its_blocks() {
-        let layout =
-            Layout { granules: 1, granule_bits: 16, block_bits: 12, unit_bits: 9, page_bits: 9 };
-        assert_eq!(blocks_of(&layout, 0, 65536), 0xffff);
-        assert_eq!(blocks_of(&layout, 4096, 8192), 0b110);
-        assert_eq!(blocks_of(&layout, 4608, 512), 0b10);
-        assert_eq!(blocks_of(&layout, 61440, 4096), 0x8000);
     }
 }

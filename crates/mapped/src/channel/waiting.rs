@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_millis(500);
 impl MappedChannel {
     /// Returns whether a piece may wait for space.
     pub(crate) fn may_wait(&self) -> bool {
-        self.limits.waits_for_room && !self.is_draining
+        self.waits_for_room && !self.is_draining
     }
 
     /// Lets a piece wait for space, or fails it.

@@ -9,18 +9,18 @@ use disk::conformance::{self, Client};
 use disk::{Disk, FileDisk, FileOptions, LayerCounts, OnFull, SmallBlocks};
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
-use mapped::{JOURNAL, MappedDisk, Qcow2Options};
+use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
 use memory::Mapping;
 
 const SIZE: u64 = 8 << 20;
 
-fn dir() -> tempfile::TempDir {
+pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// Layer in an image, over a raw file if there is one.
 #[derive(Clone)]
-struct Layer {
+pub(crate) struct Layer {
     path: PathBuf,
     base: Option<PathBuf>,
     direct: bool,
@@ -37,7 +37,7 @@ impl Layer {
         Self::of(path)
     }
 
-    fn of(path: PathBuf) -> Self {
+    pub(crate) fn of(path: PathBuf) -> Self {
         let bytes = JOURNAL.cells().unwrap() as u64 * 8;
         let journal = Arc::new(Mapping::memfd("journal", bytes).unwrap());
         Self { path, base: None, direct: false, journal, pages: Arc::new(PagePool::new(64)) }
@@ -50,7 +50,7 @@ impl Layer {
         Self { base: Some(base), ..self }
     }
 
-    fn file(&self, path: &Path, read_only: bool) -> Arc<FileDisk> {
+    pub(crate) fn file(&self, path: &Path, read_only: bool) -> Arc<FileDisk> {
         let options = FileOptions {
             path: path.into(),
             read_only,
@@ -61,17 +61,26 @@ impl Layer {
         Arc::new(FileDisk::open_container(options, None).unwrap())
     }
 
-    fn open(&self) -> Arc<dyn Disk> {
+    pub(crate) fn open(&self) -> Arc<dyn Disk> {
+        let below = self.base.as_ref().map(|base| self.file(base, true) as Arc<dyn Disk>);
+        self.open_over(below, false)
+    }
+
+    /// Opens the layer over another disk.
+    pub(crate) fn open_over(&self, below: Option<Arc<dyn Disk>>, read_only: bool) -> Arc<dyn Disk> {
+        let journal = match read_only {
+            true => Arc::new(Mapping::private(READ_ONLY_JOURNAL.cells().unwrap() * 8).unwrap()),
+            false => self.journal.clone(),
+        };
         let options = Qcow2Options {
             path: self.path.clone(),
-            read_only: false,
+            read_only,
             direct: self.direct,
             waits_for_room: true,
-            journal: self.journal.clone(),
+            journal,
             pages: self.pages.clone(),
         };
-        let below = self.base.as_ref().map(|base| self.file(base, true) as Arc<dyn Disk>);
-        let file = self.file(&self.path, false);
+        let file = self.file(&self.path, read_only);
         let disk = Arc::new(MappedDisk::open_qcow2(file, below, options).unwrap());
         match disk.geometry().block_size {
             512 => disk,
@@ -80,7 +89,7 @@ impl Layer {
     }
 
     /// Checks the closed image with QEMU's tool.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let output = Command::new("qemu-img").arg("check").arg(&self.path).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}");

@@ -1,4 +1,5 @@
 //! Tests of `mapped`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+mod chains;
 mod layers;
