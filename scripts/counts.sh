@@ -2,7 +2,8 @@
 # Counts the instructions of a request on its whole path, with recording on and off, and in each stage.
 # Compares the counts with those stored in crates/blk/counts. `scripts/counts.sh --store` stores them.
 #
-# A count is the difference of a long and a short run, which excludes start and end. It includes the
+# The disks file, qcow2-1 and qcow2-10 have the same data in a raw file, in one image, and below nine
+# empty images. A count is the difference of a long and a short run, which excludes start and end. It includes the
 # small part of the driver. Reading the time stamp counter counts as one instruction.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -44,7 +45,7 @@ count_stage() {
 
 counts=$(
     echo "# disk, depth, recording or stage, instructions a request: made by scripts/counts.sh --store"
-    for disk in null memory; do
+    for disk in null memory file qcow2-1 qcow2-10; do
         for depth in 1 32; do
             for record in off on; do
                 echo "$disk $depth $record $(count "$disk" "$depth" "$record")"

@@ -1,4 +1,5 @@
-//! The steady request path allocates no heap memory, takes no lock, and writes no shared memory.
+//! The steady request path allocates no heap memory, takes no lock, and writes no shared memory. On
+//! an image, it asks nothing, and the number of layers does not matter.
 //! The tests run `examples/path.rs` under callgrind ([`testkit::callgrind`]) and count calls that
 //! would do so.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -7,7 +8,7 @@
 #[allow(dead_code)]
 mod path;
 
-use testkit::callgrind::{self, Calls, writes_shared};
+use testkit::callgrind::{self, Calls, allocates_or_locks, writes_shared};
 
 const SHORT: u64 = 512;
 const LONG: u64 = 2048;
@@ -38,6 +39,34 @@ fn is_steady(disk: &str, depth: u16, record: &str) {
     assert!(submits.count() > 0, "requests were not seen: {grown:?}");
     let shared: Vec<_> = grown.iter().filter(|(name, _)| writes_shared(name)).collect();
     assert!(shared.is_empty(), "{disk}, depth {depth}, recording {record}: {shared:#?}");
+}
+
+/// Number of requests on an image. The first ones ask for the map: their calls are few in comparison.
+const IMAGE_LOAD: u64 = 16384;
+
+/// Returns the functions that each request for known blocks of an image calls, and how often.
+fn known(layers: usize) -> Calls {
+    let load = |requests| format!("qcow2-{layers} 32 off {requests}");
+    let mut calls = callgrind::extra_calls("load", &load(SHORT), &load(IMAGE_LOAD)).unwrap();
+    // An eighth of the requests may differ.
+    let requests = IMAGE_LOAD - SHORT;
+    calls.values_mut().for_each(|more| *more = (*more + requests / 8) / requests);
+    calls.retain(|_, more| *more > 0);
+    assert!(callgrind::find(&calls, "MapChannel::find").is_some(), "{:?}", calls.keys());
+    let slow: Vec<_> = calls.keys().filter(|name| allocates_or_locks(name)).collect();
+    assert!(slow.is_empty(), "{layers} layers: {slow:#?}");
+    for slow in ["submit_planned", "MapChannel::ask"] {
+        assert_eq!(callgrind::find(&calls, slow), None, "{layers} layers");
+    }
+    calls
+}
+
+#[test]
+fn known_blocks_of_an_image_ask_nothing_however_many_layers_it_has() {
+    known(1);
+    let [few, many] = [2, 10].map(known);
+    let differ: Vec<_> = many.iter().filter(|(name, more)| few.get(*name) != Some(more)).collect();
+    assert!(differ.is_empty(), "{differ:#?}");
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! Disks of the request path, full of data.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use disk::{Disk, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull};
+use image::map::PagePool;
+use image::qcow2::{CreateOptions, ImageWriter, create_file};
+use image::{PlainFile, run_now};
+use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
+use memory::Mapping;
+
+/// Opens the disk of a name: `null`, `memory`, `file` (raw), or `qcow2-N` (a qcow2 image full of
+/// data below N - 1 empty ones). Files lie on tmpfs, whose reads end at once.
+pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    match name {
+        "null" => Arc::new(NullDisk::new(size, 512, false)),
+        "memory" => Arc::new(MemoryDisk::new(size, 512, false).unwrap()),
+        "file" => {
+            let path = dir.path().join("raw");
+            std::fs::write(&path, vec![7; size as usize]).unwrap();
+            file(&path, false)
+        }
+        _ => match name.strip_prefix("qcow2-").map(str::parse) {
+            Some(Ok(count)) => layers(dir.path(), size, count),
+            _ => panic!("no disk called {name}"),
+        },
+    }
+}
+
+fn file(path: &Path, read_only: bool) -> Arc<FileDisk> {
+    let (path, on_full) = (path.to_path_buf(), OnFull::Error);
+    let options = FileOptions { path, read_only, direct: false, block_size: None, on_full };
+    Arc::new(FileDisk::open_container(options, None).unwrap())
+}
+
+fn layers(dir: &Path, size: u64, count: usize) -> Arc<dyn Disk> {
+    let pages = Arc::new(PagePool::new(64));
+    let mut disk: Option<Arc<dyn Disk>> = None;
+    for layer in 0..count {
+        let (path, read_only) = (dir.join(layer.to_string()), layer + 1 < count);
+        if layer == 0 {
+            let new = File::options().read(true).write(true).create_new(true).open(&path);
+            let new = Arc::new(PlainFile::new(new.unwrap().into()));
+            let mut writer = run_now(ImageWriter::create(new, size)).unwrap();
+            run_now(writer.write(0, &vec![7; size as usize])).unwrap();
+            run_now(writer.finish()).unwrap();
+        } else {
+            create_file(&path, &CreateOptions::new(size)).unwrap();
+        }
+        let cells = if read_only { READ_ONLY_JOURNAL } else { JOURNAL }.cells().unwrap();
+        let options = Qcow2Options {
+            path: path.clone(),
+            read_only,
+            direct: false,
+            waits_for_room: false,
+            journal: Arc::new(Mapping::private(cells * 8).unwrap()),
+            pages: Arc::clone(&pages),
+        };
+        let top = MappedDisk::open_qcow2(file(&path, read_only), disk, options).unwrap();
+        disk = Some(Arc::new(top));
+    }
+    disk.unwrap()
+}
