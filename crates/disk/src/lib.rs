@@ -100,6 +100,7 @@ use std::sync::Arc;
 
 use reactor::Context;
 
+pub use bounce::{BounceBuffer, BouncePool, NoBuffer};
 pub use error::{DiskError, IoError};
 pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byte, open_image};
 pub use layer::{Layer, Location, Locator};
