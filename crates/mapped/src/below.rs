@@ -38,16 +38,16 @@ impl Below {
         let end = (start + bytes).min(self.size);
         let (mut at, mut mask) = (start, 0);
         let mut place: Option<(usize, u64)> = None;
-        // Whether other places have a part of it, too.
-        let mut has_others = end < start + bytes;
+        // Whether other places have a part of it, too. What the layer below is too short for is zero.
+        let mut has_others = false;
         while at < end {
             let found = self.locate(at, end - at)?;
             let (skip, len) = (at - start, found.len.clamp(1, end - at));
             at += len;
             let Some(file) = found.file else { continue };
             let first = (file, found.offset.checked_sub(skip)?);
-            let blocks = whole_blocks(layout, skip, len);
-            match blocks.filter(|_| *place.get_or_insert(first) == first) {
+            let is_here = *place.get_or_insert(first) == first;
+            match whole_blocks(layout, skip, len).filter(|_| is_here) {
                 Some(blocks) => mask |= blocks,
                 None => has_others = true,
             }

@@ -6,9 +6,12 @@ mod questions;
 mod requests;
 mod waiting;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ::disk::{Channel, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome};
+use ::disk::{
+    BouncePool, Channel, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome,
+};
 use image::channel::MapChannel;
 use image::map::Layout;
 use image::shared::{Answer, QuestionKind};
@@ -64,6 +67,10 @@ pub(crate) struct MappedChannel {
     is_draining: bool,
     is_abandoned: bool,
     pub(crate) has_asked: bool,
+    /// Memory of fills.
+    pub(crate) fill_memory: BouncePool,
+    /// Fills that wait for memory, the oldest first.
+    pub(crate) starved: VecDeque<u32>,
     /// Fills whose next step can begin.
     pub(crate) fills: Vec<u32>,
     ended: Vec<Completion>,
@@ -88,11 +95,12 @@ impl MappedChannel {
         waits_for_room: bool,
         context: &mut Context<'_>,
     ) -> Self {
+        let layout = *map.shared().map.layout();
         Self {
             file: Child::new(file),
             below,
-            layout: *map.shared().map.layout(),
-            granule_bytes: 1 << map.shared().map.layout().granule_bits,
+            layout,
+            granule_bytes: 1 << layout.granule_bits,
             map,
             waits_for_room,
             container,
@@ -110,6 +118,8 @@ impl MappedChannel {
             is_draining: false,
             is_abandoned: false,
             has_asked: false,
+            fill_memory: BouncePool::of_size(1 << layout.granule_bits),
+            starved: VecDeque::new(),
             fills: Vec::new(),
             ended: Vec::new(),
             answers: Vec::new(),
@@ -297,6 +307,7 @@ impl Drop for MappedChannel {
             Phase::Describing(fill) | Phase::Reading(fill) | Phase::Filling(fill) => {
                 Some(fill.grant)
             }
+            Phase::Starved(grant) => Some(*grant),
             _ => None,
         });
         // A late write may land in their clusters.

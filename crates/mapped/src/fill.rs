@@ -1,13 +1,10 @@
 //! Fills of granules: a write to a granule that has no cluster, in a format that stores whole
 //! clusters.
 
-use std::sync::Arc;
-
-use ::disk::{IoError, Request, RequestKind};
+use ::disk::{IoError, NoBuffer, Request, RequestKind};
 use image::format::PieceSource;
 use image::map::{Base, Kind};
 use image::shared::{AnswerKind, Grant, QuestionKind};
-use memory::{Buffers, Mapping};
 use reactor::Context;
 use rustix::io::Errno;
 
@@ -24,16 +21,32 @@ impl MappedChannel {
         let in_granule = ((grant.granule + 1) << bits).saturating_sub(piece.offset);
         self.cut(index, in_granule);
         let hold = self.map.enter_grant();
-        let Ok(memory) = Mapping::private(1 << bits).map(Arc::new) else {
-            self.map.fail_grant(grant, hold);
-            self.has_asked = true;
-            return self.end_piece(index, Err(IoError::Storage(Errno::NOMEM)));
-        };
         if let Some(piece) = self.pieces.get_mut(index) {
             piece.holds.push(hold);
-            piece.phase = Phase::Reading(Fill { grant, memory, reads: Vec::new() });
+            piece.phase = Phase::Starved(grant);
         }
-        self.plan_fill(index);
+        self.starved.push_back(index);
+        self.give_memory();
+    }
+
+    /// Gives memory to fills that wait for it, as far as there is some. A channel without any has a
+    /// fill in flight that returns its memory.
+    fn give_memory(&mut self) {
+        while let Some(index) = self.starved.front().copied() {
+            let memory = match self.fill_memory.take() {
+                Err(NoBuffer::Busy) => return,
+                memory => memory,
+            };
+            self.starved.pop_front();
+            let Some(piece) = self.pieces.get_mut(index) else { continue };
+            let Phase::Starved(grant) = piece.phase else { continue };
+            let Ok(memory) = memory else {
+                self.fail_fill(index, grant, Err(IoError::Storage(Errno::NOMEM)));
+                continue;
+            };
+            piece.phase = Phase::Reading(Fill { grant, memory, reads: Vec::new() });
+            self.plan_fill(index);
+        }
     }
 
     /// Finds what a fill must read, unless the guest overwrites the whole granule.
@@ -48,6 +61,11 @@ impl MappedChannel {
             count(&self.counters.read_modify_writes);
         }
         let offset = granule << layout.granule_bits;
+        let below = below_part(below_size, offset, 0, len).filter(|_| prior.kind() == Kind::Below);
+        if !is_whole && prior.kind() != Kind::Shared && below.is_none_or(|below| below.len < len) {
+            // What nothing is read into is zero.
+            fill.memory.part(0, len as usize).zero();
+        }
         match prior.kind() {
             _ if is_whole => {}
             Kind::Mixed => {
@@ -61,8 +79,7 @@ impl MappedChannel {
                 let offset = byte_of(&layout, prior, 0);
                 fill.reads.push(FillRead { target: Target::File, offset, at: 0, len });
             }
-            Kind::Below => fill.reads.extend(below_part(below_size, offset, 0, len)),
-            _ => {}
+            _ => fill.reads.extend(below),
         }
         self.fills.push(index);
     }
@@ -84,17 +101,16 @@ impl MappedChannel {
         let parts = match answer {
             AnswerKind::Pieces(parts) if !self.is_abandoned() => parts,
             AnswerKind::Done(Err(error)) => {
-                return self.fail_fill(index, fill, Err(IoError::Storage(error)));
+                return self.fail_fill(index, fill.grant, Err(IoError::Storage(error)));
             }
-            _ => return self.fail_fill(index, fill, Err(IoError::Storage(Errno::IO))),
+            _ => return self.fail_fill(index, fill.grant, Err(IoError::Storage(Errno::IO))),
         };
         let (mut at, start) = (0, fill.grant.granule << bits);
         for part in parts.iter() {
             let len = part.len as u64;
             match &part.source {
                 PieceSource::Bytes(bytes) => {
-                    let into = Buffers::from_mapping(&fill.memory, at as usize, part.len);
-                    into.unwrap_or_default().write(bytes);
+                    fill.memory.part(at as usize, part.len).write(bytes);
                 }
                 PieceSource::File(offset) => {
                     fill.reads.push(FillRead { target: Target::File, offset: *offset, at, len });
@@ -112,7 +128,10 @@ impl MappedChannel {
 
     /// Starts the next step of fills.
     pub(crate) fn continue_fills(&mut self, context: &mut Context<'_>) {
-        while let Some(index) = self.fills.pop() {
+        loop {
+            // A fill that has just ended returned its memory.
+            self.give_memory();
+            let Some(index) = self.fills.pop() else { return };
             let Some(piece) = self.pieces.get_mut(index) else { continue };
             match std::mem::replace(&mut piece.phase, Phase::Planned) {
                 Phase::Reading(fill) => self.read_for_fill(context, index, fill),
@@ -126,10 +145,9 @@ impl MappedChannel {
         let Some(FillRead { target, offset, at, len }) = fill.reads.pop() else {
             return self.write_fill(context, index, fill);
         };
-        let buffers = Buffers::from_mapping(&fill.memory, at as usize, len as usize);
+        let buffers = fill.memory.part(at as usize, len as usize);
         self.set_phase(index, Phase::Reading(fill));
         let (kind, tag) = (RequestKind::Read, index);
-        let buffers = buffers.unwrap_or_default();
         self.submit_piece(context, target, Request { kind, offset, len, buffers, tag });
     }
 
@@ -140,10 +158,10 @@ impl MappedChannel {
         count(&self.counters.fills);
         let Some(piece) = self.pieces.get_mut(index) else { return };
         let skip = piece.offset % bytes;
-        let into = Buffers::from_mapping(&fill.memory, skip as usize, piece.len as usize);
-        into.unwrap_or_default().copy_from_buffers(&piece.buffers);
+        let into = fill.memory.part(skip as usize, piece.len as usize);
+        into.copy_from_buffers(&piece.buffers);
         let offset = byte_of(&layout, image::map::Word::data(fill.grant.place, 0, Base::Zero), 0);
-        let buffers = Buffers::from_mapping(&fill.memory, 0, bytes as usize).unwrap_or_default();
+        let buffers = fill.memory.part(0, bytes as usize);
         let (kind, tag) = (RequestKind::Write { durable: false }, index);
         piece.phase = Phase::Filling(fill);
         let request = Request { kind, offset, len: bytes, buffers, tag };
@@ -153,7 +171,7 @@ impl MappedChannel {
     /// Handles the end of a fill's read: the next read or the write follows.
     pub(crate) fn end_fill_read(&mut self, index: u32, fill: Fill, outcome: Result<(), IoError>) {
         if outcome.is_err() {
-            return self.fail_fill(index, fill, outcome);
+            return self.fail_fill(index, fill.grant, outcome);
         }
         self.set_phase(index, Phase::Reading(fill));
         self.fills.push(index);
@@ -162,7 +180,7 @@ impl MappedChannel {
     /// Handles the end of a fill's write: it commits.
     pub(crate) fn end_fill(&mut self, index: u32, fill: Fill, outcome: Result<(), IoError>) {
         if outcome.is_err() {
-            return self.fail_fill(index, fill, outcome);
+            return self.fail_fill(index, fill.grant, outcome);
         }
         let full = self.layout.full_mask();
         let hold = self.pieces.get_mut(index).and_then(|piece| piece.holds.pop());
@@ -176,10 +194,10 @@ impl MappedChannel {
         self.end_piece(index, Ok(()));
     }
 
-    fn fail_fill(&mut self, index: u32, fill: Fill, outcome: Result<(), IoError>) {
+    fn fail_fill(&mut self, index: u32, grant: Grant, outcome: Result<(), IoError>) {
         let hold = self.pieces.get_mut(index).and_then(|piece| piece.holds.pop());
         if let Some(hold) = hold {
-            self.map.fail_grant(fill.grant, hold);
+            self.map.fail_grant(grant, hold);
             self.has_asked = true;
         }
         match outcome {

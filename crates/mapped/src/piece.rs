@@ -1,13 +1,12 @@
 //! Parts of requests.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use disk::IoError;
+use disk::{BounceBuffer, IoError};
 use image::channel::AddedBlocks;
 use image::map::Hold;
 use image::shared::{Claim, Grant};
-use memory::{Buffers, Mapping};
+use memory::Buffers;
 
 use crate::channel::Target;
 
@@ -115,6 +114,8 @@ pub(crate) enum Phase {
     Asked,
     /// A disk below has its I/O.
     Submitted,
+    /// It waits for memory to fill a grant.
+    Starved(Grant),
     /// The owner describes the granule of a grant.
     Describing(Fill),
     /// It reads what a granule consists of, below or in the file, to fill a grant.
@@ -134,7 +135,7 @@ pub(crate) enum Phase {
 pub(crate) struct Fill {
     pub(crate) grant: Grant,
     /// Memory of the whole granule.
-    pub(crate) memory: Arc<Mapping>,
+    pub(crate) memory: BounceBuffer,
     /// Parts to read into it, the last one first.
     pub(crate) reads: Vec<FillRead>,
 }

@@ -11,8 +11,15 @@ impl MappedChannel {
         let Completion { tag: index, outcome, buffers } = completion;
         let Some(piece) = self.pieces.get_mut(index) else { return };
         match std::mem::replace(&mut piece.phase, Phase::Planned) {
-            Phase::Reading(fill) => self.end_fill_read(index, fill, outcome),
-            Phase::Filling(fill) => self.end_fill(index, fill, outcome),
+            // A fill uses its memory again only if nothing else has it.
+            Phase::Reading(fill) => {
+                drop(buffers);
+                self.end_fill_read(index, fill, outcome);
+            }
+            Phase::Filling(fill) => {
+                drop(buffers);
+                self.end_fill(index, fill, outcome);
+            }
             _ => {
                 piece.buffers = buffers;
                 if matches!(piece.action, Action::Write { .. }) {

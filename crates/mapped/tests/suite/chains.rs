@@ -75,7 +75,8 @@ impl Model {
         let expected = &self.content[offset as usize..(offset + len) as usize];
         let found = client.read(offset, len);
         let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
-        assert_eq!(wrong.map(|at| offset + at as u64), None, "first wrong byte");
+        let wrong = wrong.map(|at| (offset + at as u64, found[at], expected[at], offset, len));
+        assert_eq!(wrong, None, "first wrong byte");
     }
 }
 
@@ -149,5 +150,8 @@ fn check_chain(seed: u64) {
 #[test]
 fn chains_of_layers_have_the_content_of_a_model() {
     let chains = if std::env::var_os("RINGWAY_SOAK").is_some() { 1000 } else { 10 };
-    (0..chains).for_each(check_chain);
+    for seed in 0..chains {
+        println!("seed {seed}");
+        check_chain(seed);
+    }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use disk::conformance::{self, Client};
-use disk::{Disk, FileDisk, FileOptions, LayerCounts, OnFull, SmallBlocks};
+use disk::{Disk, FileDisk, FileOptions, LayerCounts, OnFull, RequestKind, SmallBlocks};
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
 use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
@@ -367,4 +367,32 @@ fn a_disk_that_touches_everything_leaves_other_disks_their_pages() {
         assert_eq!(clients[0].read(at, 1024), [[1; 512], [3; 512]].concat());
         assert_eq!(clients[1].read(at, 1024), [[2; 512], [0; 512]].concat());
     }
+}
+
+#[test]
+fn fills_that_wait_for_memory_go_on_when_others_end() {
+    const CLUSTERS: u64 = 24;
+    let dir = dir();
+    let path = dir.path().join("top.qcow2");
+    let options =
+        CreateOptions { cluster_bits: 21, extended_l2: false, ..CreateOptions::new(SIZE) };
+    create_file(&path, &CreateOptions { size: CLUSTERS << 21, ..options }).unwrap();
+    let layer = Layer::of(path);
+    let disk = layer.open();
+    disk.activate().unwrap();
+    // Together they need three times the memory that fills may have.
+    let client = Client::new(&disk);
+    let write = RequestKind::Write { durable: false };
+    let places = || (0..CLUSTERS).map(|cluster| (cluster << 21) + 4096 * cluster);
+    let sent: Vec<_> =
+        places().map(|place| client.send(write, place, 512, vec![9; 512], 0)).collect();
+    sent.into_iter().for_each(|one| assert_eq!(one.wait().0, Ok(())));
+    for place in places() {
+        let around = client.read(place & !0x1f_ffff, 1 << 20);
+        assert!(around.iter().filter(|byte| **byte == 9).count() == 512, "at {place}");
+        assert!(around.iter().filter(|byte| **byte == 0).count() == (1 << 20) - 512);
+    }
+    drop(client);
+    disk.deactivate().unwrap();
+    layer.check();
 }
