@@ -51,8 +51,15 @@ pub enum QuestionKind {
     Words(u64),
     /// Make a granule writable.
     Write(u64),
-    /// Make a whole granule zero, if the channel has not taken the claim before.
-    Discard(u64, Claim),
+    /// Make whole granules zero, if the channel has not taken the claim before.
+    Discard {
+        /// First granule.
+        granule: u64,
+        /// Number of granules.
+        count: u64,
+        /// Claim on the question.
+        claim: Claim,
+    },
     /// Make all acknowledged writes durable.
     Flush,
     /// Make room in the rings of the journal.
@@ -122,6 +129,8 @@ pub enum AnswerKind {
     Words(Arc<[Word]>),
     /// The channel fills the granule and commits it.
     Granted(Grant),
+    /// So many granules are zero, the first ones of the question. Ask for the others again.
+    Zeroed(u64),
     /// The request is done, or failed.
     Done(Result<(), Errno>),
 }

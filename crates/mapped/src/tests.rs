@@ -298,7 +298,7 @@ impl Service for FakeService {
 
     fn notify(self: Arc<Self>) {
         while let Some(question) = self.shared.next_question() {
-            if let QuestionKind::Discard(_, claim) = &question.kind {
+            if let QuestionKind::Discard { claim, .. } = &question.kind {
                 assert!(!self.takes || claim.take());
             }
             lock(&self.begun).push(question);
@@ -362,7 +362,8 @@ fn a_discard_that_failed_is_not_carried_out_later() {
     client.give_up();
     assert_eq!(sent.wait().0, Err(IoError::Full));
     let begun = lock(&service.begun);
-    let [Question { kind: QuestionKind::Discard(0, claim), .. }] = &begun[..] else {
+    let [Question { kind: QuestionKind::Discard { granule: 0, count: 1, claim }, .. }] = &begun[..]
+    else {
         panic!("{begun:?}")
     };
     assert!(!claim.take(), "the owner must not begin");
@@ -377,7 +378,7 @@ fn a_discard_that_the_owner_carries_out_does_not_fail() {
     client.give_up();
     client.barrier();
     let tag = lock(&service.begun)[0].tag;
-    service.answer(tag, AnswerKind::Done(Ok(())));
+    service.answer(tag, AnswerKind::Zeroed(1));
     assert_eq!(sent.wait().0, Ok(()));
 }
 

@@ -121,7 +121,7 @@ impl MappedChannel {
         let bits = self.layout.granule_bits;
         loop {
             let Some(piece) = self.pieces.get_mut(index) else { return };
-            let granule = piece.offset >> bits;
+            let (granule, count) = (piece.offset >> bits, piece.len >> bits);
             match self.map.plan_read(granule) {
                 ReadPlan::Base(Base::Zero) if piece.len > 1 << bits => {
                     piece.offset += 1 << bits;
@@ -130,9 +130,9 @@ impl MappedChannel {
                 ReadPlan::Base(Base::Zero) => return self.end_piece(index, Ok(())),
                 ReadPlan::Parts { hold, .. } | ReadPlan::Describe { hold } => {
                     self.map.leave(hold);
-                    return self.ask(index, QuestionKind::Discard(granule, Claim::default()));
+                    return self.ask(index, discard(granule, count));
                 }
-                _ => return self.ask(index, QuestionKind::Discard(granule, Claim::default())),
+                _ => return self.ask(index, discard(granule, count)),
             }
         }
     }
@@ -175,4 +175,8 @@ impl MappedChannel {
         }
         true
     }
+}
+
+fn discard(granule: u64, count: u64) -> QuestionKind {
+    QuestionKind::Discard { granule, count, claim: Claim::default() }
 }

@@ -11,6 +11,9 @@ use crate::map::{Base, Kind, PageId, Place, Word};
 use crate::planted::{Bug, is_planted};
 use crate::shared::{AnswerKind, Claim, Grant, Question, QuestionKind};
 
+/// Most granules that a question makes zero, so that other questions have their turn.
+const DISCARD_MAX: u64 = 256;
+
 impl<F: Format> Owner<F> {
     /// Answers a question now, or keeps it until it can.
     pub async fn answer(&mut self, question: Question) {
@@ -20,7 +23,9 @@ impl<F: Format> Owner<F> {
             QuestionKind::Describe(granule) => self.describe(granule).await,
             QuestionKind::Words(granule) => self.words(granule).await,
             QuestionKind::Write(granule) => self.make_writable(granule).await,
-            QuestionKind::Discard(granule, ref claim) => self.discard(granule, claim).await,
+            QuestionKind::Discard { granule, count, ref claim } => {
+                self.discard_some(granule, count, claim).await
+            }
             QuestionKind::Fold => {
                 let folded = self.fold().await;
                 self.counts.folds += u64::from(folded.is_ok());
@@ -57,7 +62,7 @@ impl<F: Format> Owner<F> {
 
     fn keep_busy(&mut self, question: Question) {
         let granule = match question.kind {
-            QuestionKind::Write(granule) | QuestionKind::Discard(granule, _) => granule,
+            QuestionKind::Write(granule) | QuestionKind::Discard { granule, .. } => granule,
             // Others never wait for a granule.
             _ => return,
         };
@@ -189,15 +194,34 @@ impl<F: Format> Owner<F> {
         self.retry_busy();
     }
 
-    /// Makes a granule zero. Its cluster is freed later.
-    async fn discard(&mut self, granule: u64, claim: &Claim) -> Result<AnswerKind, Obstacle> {
+    /// Makes some granules zero, the first of them in any case.
+    async fn discard_some(
+        &mut self,
+        granule: u64,
+        count: u64,
+        claim: &Claim,
+    ) -> Result<AnswerKind, Obstacle> {
+        if !self.discard(granule, Some(claim)).await? {
+            return Ok(AnswerKind::Look);
+        }
+        let mut zeroed = 1;
+        // The channel meets an obstacle again when it asks for the others.
+        while zeroed < count.min(DISCARD_MAX) && self.discard(granule + zeroed, None).await.is_ok()
+        {
+            zeroed += 1;
+        }
+        Ok(AnswerKind::Zeroed(zeroed))
+    }
+
+    /// Makes a granule zero. Its cluster is freed later. Returns false if the channel has withdrawn
+    /// the question.
+    async fn discard(&mut self, granule: u64, claim: Option<&Claim>) -> Result<bool, Obstacle> {
         self.load_page(granule).await?;
         let found = self.shared.map.load(granule);
-        let done = Ok(AnswerKind::Done(Ok(())));
-        let Some(page) = found.page else { return done };
+        let Some(page) = found.page else { return Ok(true) };
         match found.word.kind() {
             Kind::Busy if !is_planted(Bug::BusyGranted) => return Err(Obstacle::Busy),
-            Kind::Zero => return done,
+            Kind::Zero => return Ok(true),
             _ => {}
         }
         if !self.journal.has_room(1) {
@@ -205,14 +229,14 @@ impl<F: Format> Owner<F> {
         }
         self.format.reserve(granule).await?;
         // Nothing below waits: from here on the channel waits for the answer.
-        if !claim.take() {
-            return Ok(AnswerKind::Look);
+        if claim.is_some_and(|claim| !claim.take()) {
+            return Ok(false);
         }
         let (_, number) = self.journal.put(granule, Word::ZERO, 0)?;
         self.shared.count_commit();
         let old = self.shared.map.swap(page, granule, Word::ZERO);
         self.free_later(granule, old, number);
-        done
+        Ok(true)
     }
 
     /// Moves the records of all rings into entries. Without room for the entries, no record goes.

@@ -15,7 +15,7 @@ impl<F: SimFormat> World<F> {
             self.end_kernel(index);
         }
         for request in self.requests.iter_mut().flatten() {
-            request.phase = Phase::Start;
+            (request.phase, request.zeroed) = (Phase::Start, 0);
         }
         self.restart();
     }

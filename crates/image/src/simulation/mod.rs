@@ -226,18 +226,21 @@ impl<F: SimFormat> World<F> {
         }
         let value = self.next_value;
         self.next_value += 1;
-        let now = self.now;
+        let (now, mut count) = (self.now, 1);
         match operation {
             Operation::Write { .. } => self.history(granule, cell).begin(value, now),
             Operation::Discard => {
-                (0..self.image.cells).for_each(|one| self.history(granule, one).begin(0, now))
+                count = 1 + self.random.below((end - granule).min(3));
+                for granule in granule..granule + count {
+                    (0..self.image.cells).for_each(|one| self.history(granule, one).begin(0, now));
+                }
             }
             _ => {}
         }
-        let target = Target { channel, operation, granule, cell, value };
+        let target = Target { channel, operation, granule, count, cell, value };
         let is_slow = self.random.one_in(5);
-        let request =
-            Request { target, began: now, phase: Phase::Start, is_slow, is_durable: false };
+        let (phase, zeroed, is_durable) = (Phase::Start, 0, false);
+        let request = Request { target, began: now, phase, is_slow, zeroed, is_durable };
         match self.requests.iter_mut().find(|slot| slot.is_none()) {
             Some(slot) => *slot = Some(request),
             None => self.requests.push(Some(request)),
@@ -297,7 +300,10 @@ impl<F: SimFormat> World<F> {
                 }
             }
             Operation::Discard => {
-                (0..self.image.cells).for_each(|one| self.history(granule, one).end(0, began, now));
+                for granule in granule..granule + target.count {
+                    (0..self.image.cells)
+                        .for_each(|one| self.history(granule, one).end(0, began, now));
+                }
             }
             Operation::Flush => self.last_flush = self.last_flush.max(began),
         }

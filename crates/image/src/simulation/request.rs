@@ -21,6 +21,8 @@ pub(super) struct Target {
     pub(super) channel: usize,
     pub(super) operation: Operation,
     pub(super) granule: usize,
+    /// Number of granules.
+    pub(super) count: usize,
     pub(super) cell: usize,
     pub(super) value: u64,
 }
@@ -32,6 +34,8 @@ pub(super) struct Request {
     pub(super) phase: Phase,
     /// True for a request that takes long between two phases.
     pub(super) is_slow: bool,
+    /// Number of granules that are discarded.
+    pub(super) zeroed: usize,
     /// True once a write was submitted as a durable one.
     pub(super) is_durable: bool,
 }
@@ -178,7 +182,11 @@ impl<F: SimFormat> World<F> {
                     }
                 }
             }
-            Operation::Discard => self.ask(at, QuestionKind::Discard(granule, Claim::default())),
+            Operation::Discard => {
+                let zeroed = self.requests[at].as_ref().expect("a request").zeroed;
+                let (granule, count) = (granule + zeroed as u64, (target.count - zeroed) as u64);
+                self.ask(at, QuestionKind::Discard { granule, count, claim: Claim::default() });
+            }
             Operation::Flush => {
                 let shared = self.channels[target.channel].shared();
                 if shared.is_durable() && !shared.is_lost() {
@@ -247,6 +255,15 @@ impl<F: SimFormat> World<F> {
         }
     }
 
+    /// Notes that some granules are discarded.
+    fn add_zeroed(&mut self, at: usize, count: usize) -> Phase {
+        let request = self.requests[at].as_mut().expect("a request");
+        request.zeroed += count;
+        let all = request.target.count;
+        assert!(count > 0 && request.zeroed <= all, "{count} more of {all} granules");
+        if request.zeroed == all { Phase::Ending(Ok(0)) } else { Phase::Start }
+    }
+
     /// Handles an answer of the owner.
     pub(super) fn on_answer(&mut self, at: usize, kind: AnswerKind) {
         let Some(request) = self.requests.get(at).and_then(Option::as_ref) else { return };
@@ -261,6 +278,7 @@ impl<F: SimFormat> World<F> {
             AnswerKind::Granted(grant) => Phase::Granted(grant),
             // No request in this phase has asked for them.
             AnswerKind::Pieces(_) | AnswerKind::Words(_) => Phase::Start,
+            AnswerKind::Zeroed(count) => self.add_zeroed(at, count as usize),
             AnswerKind::Done(outcome) => Phase::Ending(outcome.map(|()| value).map_err(drop)),
         };
         self.set_phase(at, phase);

@@ -217,8 +217,8 @@ impl MappedDisk {
 
     pub(crate) fn discard(&mut self, granule: u64) {
         assert_eq!(
-            self.ask(QuestionKind::Discard(granule, Claim::default())),
-            AnswerKind::Done(Ok(()))
+            self.ask(QuestionKind::Discard { granule, count: 1, claim: Claim::default() }),
+            AnswerKind::Zeroed(1)
         );
     }
 
@@ -226,7 +226,7 @@ impl MappedDisk {
     pub(crate) fn withdraw_discard(&mut self, granule: u64) {
         let claim = Claim::default();
         assert!(claim.take());
-        self.ask(QuestionKind::Discard(granule, claim));
+        self.ask(QuestionKind::Discard { granule, count: 1, claim });
     }
 
     pub(crate) fn flush(&mut self) {

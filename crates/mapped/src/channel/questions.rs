@@ -19,7 +19,7 @@ impl MappedChannel {
         let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.phase = Phase::Asked;
         piece.claim = match &question {
-            QuestionKind::Discard(_, claim) => Some(claim.clone()),
+            QuestionKind::Discard { claim, .. } => Some(claim.clone()),
             _ => None,
         };
         let counts = piece.waits_for_map();
@@ -77,6 +77,15 @@ impl MappedChannel {
             (Phase::Asked, AnswerKind::Granted(grant)) => self.begin_fill(index, grant),
             (Phase::Asked, AnswerKind::Pieces(pieces)) => self.read_pieces(context, index, &pieces),
             (Phase::Describing(_), kind) => self.on_description(index, kind),
+            (Phase::Asked, AnswerKind::Zeroed(count)) => {
+                let zeroed = count << self.layout.granule_bits;
+                if zeroed >= piece.len {
+                    return self.end_piece(index, Ok(()));
+                }
+                piece.offset += zeroed;
+                piece.len -= zeroed;
+                self.plan(index);
+            }
             (Phase::Asked, AnswerKind::Done(outcome)) => {
                 self.leave_holds(index);
                 self.on_done(index, outcome.map_err(io_error));
@@ -85,18 +94,12 @@ impl MappedChannel {
         }
     }
 
-    /// Handles the answer that a question is done: zeroes or a flush.
+    /// Handles the answer that a request is done.
     fn on_done(&mut self, index: u32, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.get_mut(index) else { return };
         // The kernel reports a failed flush once, perhaps to another channel.
         let is_lost = piece.action == Action::Flush && self.container.handover().1;
         let outcome = if is_lost { Err(IoError::Storage(Errno::IO)) } else { outcome };
-        let step = 1 << self.map.shared().map.layout().granule_bits;
-        if piece.action == Action::Zero && outcome.is_ok() && piece.len > step {
-            piece.offset += step;
-            piece.len -= step;
-            return self.plan(index);
-        }
         self.end_piece(index, outcome);
     }
 

@@ -99,7 +99,7 @@ fn space_that_a_request_keeps_is_shown_as_long_as_it_does() {
     let hold = map.enter_grant();
     map.commit_grant(&grant, u16::MAX, hold);
     let reading = map.enter_grant();
-    ask(QuestionKind::Discard(0, Default::default()));
+    ask(QuestionKind::Discard { granule: 0, count: 1, claim: Default::default() });
     assert_eq!((counts().limbo_bytes, counts().held_bytes), (65536, 0), "not durable");
     ask(QuestionKind::Flush);
     assert_eq!((counts().limbo_bytes, counts().held_bytes), (65536, 65536));

@@ -396,3 +396,26 @@ fn fills_that_wait_for_memory_go_on_when_others_end() {
     disk.deactivate().unwrap();
     layer.check();
 }
+
+#[test]
+fn a_discard_of_many_clusters_asks_little() {
+    let dir = dir();
+    let layer = Layer::create(dir.path(), 12, false).over_base(dir.path());
+    let disk = layer.open();
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    for at in (0..SIZE).step_by(1 << 20) {
+        client.write(at, vec![1; 1 << 20]);
+    }
+    let before = disk.layer_counts().unwrap().questions;
+    // 2,047 whole clusters, and a part of one at both ends.
+    assert_eq!(client.run(RequestKind::Discard, 512, SIZE - 1024, Vec::new()).0, Ok(()));
+    let asked = disk.layer_counts().unwrap().questions - before;
+    assert!(asked <= 10, "{asked} questions");
+    let content = client.read(0, SIZE);
+    assert!(content[4096..content.len() - 4096].iter().all(|byte| *byte == 0));
+    assert!(content[..4096].iter().all(|byte| *byte == 1));
+    drop(client);
+    disk.deactivate().unwrap();
+    layer.check();
+}
