@@ -5,7 +5,8 @@ use anyhow::{Context, Result};
 use super::{Load, Pattern};
 
 /// Reason of a client that has no stretch left.
-const USED_UP: &str = "every part of the disk was written: give a shorter --window-ms";
+const USED_UP: &str = "every part of the disk was written before the window ended: give a --scratch \
+                       on slower storage";
 
 /// Byte offsets of requests, the same sequence in every sample.
 pub(super) struct Offsets {
@@ -100,7 +101,7 @@ mod tests {
         const STRETCH: u64 = 128 << 10;
         let mut once = Offsets::new(load(Pattern::EachOnce(STRETCH)), 32 * 100, 0);
         let all: Vec<u64> = (0..100).map(|_| once.next().unwrap()).collect();
-        assert!(once.next().unwrap_err().to_string().contains("--window-ms"));
+        assert!(once.next().unwrap_err().to_string().contains("--scratch"));
         assert!(all.iter().all(|offset| offset % 4096 == 0));
         assert!(all.iter().any(|offset| offset % STRETCH != 0));
         let mut stretches: Vec<u64> = all.iter().map(|offset| offset / STRETCH).collect();
