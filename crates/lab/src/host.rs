@@ -76,6 +76,9 @@ pub type Tool = (&'static str, &'static str, &'static str);
 /// `qemu-storage-daemon`.
 pub const QSD: Tool = ("qsd", "qemu-storage-daemon", "qemu-system-common");
 
+/// `qemu-img`.
+pub const QEMU_IMG: Tool = ("qemu-img", "qemu-img", "qemu-utils");
+
 /// fio.
 pub const FIO: Tool = ("fio", "fio", "fio");
 

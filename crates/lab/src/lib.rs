@@ -65,6 +65,7 @@ pub mod wakeup_cost;
 pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
     vec![
         Box::new(blk::baseline::BlkBaseline),
+        Box::new(blk::formats::Formats),
         Box::new(blk::polling::Polling),
         Box::new(blk::sleeping::Sleeping),
         Box::new(blk::idle::IdleQueues),

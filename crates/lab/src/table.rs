@@ -59,7 +59,7 @@ fn facts(text: &mut String, results: &Results) {
 type Column = (&'static str, &'static str, usize);
 
 /// Columns of a cell's table. A column appears if any system has its metric.
-const COLUMNS: [Column; 49] = [
+const COLUMNS: [Column; 50] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -86,6 +86,7 @@ const COLUMNS: [Column; 49] = [
     ("kicks/request", "kicks_per_request", 3),
     ("calls/request", "calls_per_request", 3),
     ("client sleeps/request", "sleeps_per_request", 3),
+    ("image MiB", "image_mib", 0),
     ("late arrivals", "late_arrivals", 3),
     ("start ms", "start_ms", 0),
     ("stop ms", "stop_ms", 0),

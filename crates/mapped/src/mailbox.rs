@@ -47,7 +47,10 @@ impl Mailbox {
             return Err(answer);
         }
         inbox.answers.push(answer);
-        self.bell.notify_all();
+        // A bell is a system call. Only a thread waits for it: `wake` makes a poller run.
+        if self.poller.is_none() {
+            self.bell.notify_all();
+        }
         Ok(())
     }
 

@@ -91,6 +91,8 @@ struct State<F> {
     has_questions: bool,
     /// True while the owner waits for a thread.
     is_queued: bool,
+    /// True while the thread waits and no question has rung the bell.
+    is_asleep: bool,
     /// True while the thread has had no questions for some time.
     is_silent: bool,
     /// True while a caller waits for the owner.
@@ -109,6 +111,7 @@ impl<F> State<F> {
             owner: Some(Box::new(owner)),
             has_questions: false,
             is_queued: false,
+            is_asleep: false,
             is_silent: false,
             is_stopping: false,
             is_paused: false,
@@ -177,7 +180,11 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         let mut state = lock(&self.state);
         state.has_questions = true;
         if state.owner.is_none() {
-            return self.bell.notify_all();
+            // A bell is a system call. A thread that works finds the questions without it.
+            if std::mem::take(&mut state.is_asleep) {
+                self.bell.notify_all();
+            }
+            return;
         }
         if state.is_paused || state.is_closed || state.is_queued {
             return;

@@ -131,6 +131,7 @@ fn cell(medium: Medium, load: Load, systems: &[System]) -> CellSpec {
     let pattern = match load.pattern {
         Pattern::Random => "random",
         Pattern::Sequential => "sequential",
+        Pattern::EachOnce(_) => "first",
     };
     let wait = match load.wait {
         Wait::Sleep => "client asleep on its eventfd",

@@ -141,7 +141,7 @@ fn copies(
         // small copies.
         for slot in 0..depth {
             let at = to + slot * bytes;
-            copy(addresses(), target.get_mut(at..at + bytes).context("past the end")?)?;
+            copy(addresses()?, target.get_mut(at..at + bytes).context("past the end")?)?;
             black_box(&mut target);
             count += 1;
         }

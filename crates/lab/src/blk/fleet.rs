@@ -14,8 +14,8 @@ use crate::cpu;
 
 /// Program of a backend process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum BackendKind {
-    /// `ringway-io`.
+pub enum BackendKind {
+    /// `ringway-io`, or `ringway-blk` for a single disk.
     Ringway,
     /// `qemu-storage-daemon`.
     Daemon,

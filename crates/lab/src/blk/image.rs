@@ -20,7 +20,7 @@ pub struct Images {
     pub disk: PathBuf,
     /// Image on tmpfs.
     pub tmpfs: PathBuf,
-    _dirs: [tempfile::TempDir; 2],
+    dirs: [tempfile::TempDir; 2],
 }
 
 impl Images {
@@ -34,7 +34,13 @@ impl Images {
         let tmpfs = dirs[1].path().join("memory.img");
         create(&disk, DISK_BYTES)?;
         create(&tmpfs, DISK_BYTES)?;
-        Ok(Self { disk, tmpfs, _dirs: dirs })
+        Ok(Self { disk, tmpfs, dirs })
+    }
+
+    /// Returns the folder on a disk, for images of single samples.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.dirs[0].path()
     }
 }
 

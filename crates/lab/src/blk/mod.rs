@@ -12,6 +12,7 @@ pub mod client;
 mod copy;
 mod eventfd_pair;
 pub(crate) mod fleet;
+pub mod formats;
 mod guest;
 pub mod hung_disk;
 pub mod idle;

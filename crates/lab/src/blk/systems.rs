@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use testkit::process::{Backend, StorageDaemon, Target, find_binary};
 
-use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
+use super::client::{self, Access, Arrivals, Load, Pattern, Wait, Window};
 use super::copy;
 use super::eventfd_pair;
+use super::fleet::BackendKind;
+use super::formats::{self, Disk};
 use super::image::{DISK_BYTES, Images};
 use super::loopback::Loopback;
 use super::medium::Medium;
@@ -82,6 +84,8 @@ pub enum System {
     Peer(usize),
     /// The `ringway-blk` of `--other-binary`, with `--poll auto`.
     Other,
+    /// Server of a disk in image files, with direct I/O and its default polling.
+    Formatted(BackendKind, Disk),
 }
 
 /// Resources of an experiment.
@@ -143,13 +147,18 @@ impl System {
             // The caller replaces this name with the peer's own.
             Self::Peer(place) => format!("peer {place}"),
             Self::Other => other_binary::NAME.to_owned(),
+            Self::Formatted(BackendKind::Ringway, disk) => format!("ringway-blk {}", disk.name()),
+            Self::Formatted(BackendKind::Daemon, disk) => format!("qsd {}", disk.name()),
         }
     }
 
     /// Returns whether the system is one of ours.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        matches!(self, Self::Ringway { .. } | Self::RingwayNull(_))
+        matches!(
+            self,
+            Self::Ringway { .. } | Self::RingwayNull(_) | Self::Formatted(BackendKind::Ringway, _)
+        )
     }
 
     /// Returns the peer that replaces this system in a control run. Peers replace themselves.
@@ -161,6 +170,7 @@ impl System {
                 Self::Daemon { poll_max_ns, direct: !writeback }
             }
             Self::RingwayNull(_) => Self::Daemon { poll_max_ns: None, direct: true },
+            Self::Formatted(_, disk) => Self::Formatted(BackendKind::Daemon, disk),
             other => other,
         }
     }
@@ -192,6 +202,9 @@ impl System {
                 let peer = place.peers.get_mut(number).context("there is no such peer")?;
                 return peer.measure(load, window, placement.client);
             }
+            Self::Formatted(server, disk) => {
+                disk.make(server, place.images.folder(), formats::disk_bytes(load, window))?;
+            }
             Self::Ringway { .. } | Self::RingwayNull(_) | Self::Daemon { .. } | Self::Other => {}
         }
         let backend = self.start(medium, place, &[])?;
@@ -200,7 +213,12 @@ impl System {
         }
         let pid = backend.process.id();
         let time = || cpu::process_time_s(pid);
-        client::measure(backend.socket(), load, window, placement.client, time)
+        let mut sample = client::measure(backend.socket(), load, window, placement.client, time)?;
+        if let Self::Formatted(server, disk) = self {
+            formats::end(server, backend)?;
+            sample.insert("image_mib".into(), disk.finish(server, place.images.folder())?);
+        }
+        Ok(sample)
     }
 
     /// Starts a backend process on the backend's CPU. `more` are additional options for ours.
@@ -236,6 +254,7 @@ impl System {
                 options.poll_max_ns = poll_max_ns;
                 Ok(Backend::storage_daemon(&options)?)
             }
+            Self::Formatted(server, disk) => disk.start(server, images.folder()),
             _ => bail!("{} is not a process of the lab", self.name(medium)),
         }
     }
@@ -272,7 +291,10 @@ fn loopback(placement: Placement, load: Load, window: Window) -> Result<Sample> 
 
 /// Measures fio in place of client and backend.
 fn fio(place: &Place, load: Load, window: Window) -> Result<Sample> {
-    let Load { pattern, bytes, depth, wait: _, sample_every: _, arrivals } = load;
+    let Load { access, pattern, bytes, depth, wait: _, sample_every: _, arrivals } = load;
+    if access == Access::Write || matches!(pattern, Pattern::EachOnce(_)) {
+        bail!("fio only reads here");
+    }
     if arrivals != Arrivals::Next {
         bail!("fio sends each request after the last one; it has no arrivals at random");
     }

@@ -63,7 +63,7 @@ const OURS: [&str; 17] = [
 ];
 
 /// Ends of names, and the shade of that setting. All other settings have the program's own colour.
-const SETTINGS: [(&str, usize); 20] = [
+const SETTINGS: [(&str, usize); 24] = [
     ("poll off", 1),
     ("poll always", 2),
     ("poll-max-ns=0", 1),
@@ -80,6 +80,10 @@ const SETTINGS: [(&str, usize); 20] = [
     (" 1 pair", 1),
     (" 2 pairs", 2),
     (" 4 pairs", 3),
+    ("qsd qcow2 64k extended", 1),
+    ("128k extended", 2),
+    (", 10 layers", 1),
+    (" raw", 3),
     ("take 50 ms", 1),
     ("take 500 ms", 2),
     ("tenth 500 ms", 3),

@@ -37,11 +37,13 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         };
         *retry = if is_short { RETRY.min(*retry * 2) } else { RETRY_PAGES };
         state.is_silent = !is_short && !is_full;
+        state.is_asleep = true;
         let waits = |state: &mut State<F>| {
             !state.has_questions && !state.is_stopping && (state.is_silent || is_short || is_full)
         };
         let waited = self.bell.wait_timeout_while(state, pause, waits);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_asleep = false;
         let is_silent = std::mem::take(&mut state.is_silent);
         let is_over = !is_short && !is_full && (timeout.timed_out() || !is_silent);
         if state.is_stopping || (is_over && !state.has_questions) {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rustix::fs::inotify;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{PROCESS_DEADLINE, Process, find_binary, find_tool};
@@ -33,13 +33,13 @@ pub enum Target {
         size: u64,
     },
     /// Tree of nodes, as `disk.attach` has it.
-    Tree(serde_json::Value),
+    Tree(Value),
 }
 
 impl Target {
     /// Returns the backend as `disk.attach` has it, in JSON.
     #[must_use]
-    pub fn backend(&self) -> serde_json::Value {
+    pub fn backend(&self) -> Value {
         match self {
             Self::Null(bytes) => json!({"null": bytes}),
             Self::Memory(bytes) => json!({"memory": bytes}),
@@ -55,7 +55,7 @@ impl Target {
 /// Options of a `qemu-storage-daemon` with one vhost-user-blk export.
 #[derive(Debug, Clone)]
 pub struct StorageDaemon {
-    /// Storage of the disk; a memory disk, a window or a tree is refused.
+    /// Storage of the disk: null, a file, or a tree of files and qcow2 images with paths.
     pub target: Target,
     /// Number of queues.
     pub queues: u16,
@@ -89,11 +89,39 @@ impl StorageDaemon {
                      discard=unmap,read-only={read_only}"
                 ))
             }
-            Target::Memory(_) | Target::Window { .. } | Target::Tree(_) => Err(Error::Missing {
-                program: "a memory disk, a window or a tree of qemu-storage-daemon".into(),
-                next: "give it a file".into(),
-            }),
+            Target::Tree(tree) => {
+                let mut top = self.node(tree)?;
+                top["node-name"] = "n0".into();
+                top["read-only"] = self.read_only.into();
+                Ok(top.to_string())
+            }
+            Target::Memory(_) | Target::Window { .. } => Err(cannot_serve()),
         }
+    }
+
+    /// Returns the node of QEMU for a tree as `disk.attach` has it.
+    fn node(&self, tree: &Value) -> Result<Value> {
+        let file = |path: &Value| {
+            let path = path.as_str().ok_or_else(cannot_serve)?;
+            Ok(json!({"driver": "file", "filename": path, "aio": "io_uring",
+                      "cache": {"direct": self.direct}, "discard": "unmap"}))
+        };
+        let Some(qcow2) = tree.get("qcow2") else { return file(&tree["file"]) };
+        let backing = qcow2.get("backing").map(|backing| match self.node(backing)? {
+            // QEMU takes only formats as the backing of an image.
+            file if file["driver"] == "file" => Ok(json!({"driver": "raw", "file": file})),
+            image => Ok(image),
+        });
+        let backing = backing.transpose()?;
+        Ok(json!({"driver": "qcow2", "file": file(&qcow2["file"])?, "backing": backing,
+                  "cache": {"direct": self.direct}, "discard": "unmap"}))
+    }
+}
+
+fn cannot_serve() -> Error {
+    Error::Missing {
+        program: "a memory disk, a window or an open file of qemu-storage-daemon".into(),
+        next: "give it paths of files and qcow2 images".into(),
     }
 }
 

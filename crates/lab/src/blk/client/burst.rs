@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::offsets::Offsets;
-use super::{ClientQueue, Load, PATIENCE, Window};
+use super::{ClientQueue, Load, PATIENCE, Window, submit};
 use testkit::driver::Queue;
 
 /// Turns of the loop between two readings of the clock: some microseconds.
@@ -94,7 +94,7 @@ impl Burst {
     #[inline]
     fn offer(&mut self) -> Result<()> {
         for slot in self.freed.drain(..) {
-            self.queue.read(self.offsets.next(), slot, self.load.bytes)?;
+            submit(&mut self.queue, self.load, self.offsets.next()?, slot)?;
         }
         self.queue.kick()?;
         Ok(())

@@ -9,7 +9,7 @@ use testkit::driver::Queue;
 
 use super::offsets::Offsets;
 use super::tally::{Mark, Tally, histogram, record};
-use super::{Load, Wait, phase};
+use super::{Load, Wait, phase, submit};
 
 /// Runs until told to stop, then drains the requests in flight.
 pub(super) fn run(
@@ -117,7 +117,7 @@ impl Client {
             self.sampled = self.freed.first().map(|slot| (*slot, Instant::now()));
         }
         for slot in self.freed.drain(..) {
-            self.queue.read(self.offsets.next(), slot, self.load.bytes)?;
+            submit(&mut self.queue, self.load, self.offsets.next()?, slot)?;
         }
         self.queue.kick()?;
         Ok(())

@@ -12,6 +12,19 @@ pub enum Pattern {
     Random,
     /// Sequential addresses, repeated from the start.
     Sequential,
+    /// One random address in each stretch of this many bytes, stretches in random order. After the
+    /// last stretch, the client fails: it never returns to a stretch.
+    EachOnce(u64),
+}
+
+/// Direction of the requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Read from the disk.
+    #[default]
+    Read,
+    /// Write to the disk. The client never flushes.
+    Write,
 }
 
 /// Client's way to wait for completions.
@@ -40,9 +53,11 @@ pub enum Arrivals {
 /// Load of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
+    /// Direction of the requests.
+    pub access: Access,
     /// Order of the addresses.
     pub pattern: Pattern,
-    /// Size of one read in bytes.
+    /// Size of one request in bytes.
     pub bytes: usize,
     /// Requests in flight. In an open loop, the most requests in flight.
     pub depth: u16,
@@ -58,6 +73,7 @@ impl Default for Load {
     /// Returns 4 KiB random reads at depth 1, without pauses, by a polling client.
     fn default() -> Self {
         Self {
+            access: Access::Read,
             pattern: Pattern::Random,
             bytes: 4096,
             depth: 1,

@@ -27,7 +27,7 @@ use testkit::driver::{Driver, Options, Queue, Waker};
 use crate::cpu;
 use crate::experiment::Sample;
 use crate::host::HostTime;
-pub use load::{Arrivals, Load, Pattern, Wait, Window};
+pub use load::{Access, Arrivals, Load, Pattern, Wait, Window};
 use tally::{Tally, to_sample};
 
 /// Queue for a client, reusable after a sample.
@@ -198,6 +198,10 @@ fn run(
     }
     let ClientQueue { mut queue, disk_bytes, cpu } = client_queue;
     queue.want_calls(load.wait == Wait::Sleep);
+    if load.access == Access::Write {
+        // Zeroes might be stored as a hole.
+        (0..load.depth).try_for_each(|slot| queue.fill(slot, &vec![0xa5; load.bytes]))?;
+    }
     let offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, number);
     let (tally, queue) = match load.arrivals {
         Arrivals::Next => closed::run(queue, load, offsets, Duration::ZERO, state)?,
@@ -207,8 +211,18 @@ fn run(
     Ok((tally, ClientQueue { queue, disk_bytes, cpu }))
 }
 
-/// Returns a function that yields the load's addresses in bytes, endlessly.
-pub(super) fn addresses(load: Load, disk_bytes: u64) -> impl FnMut() -> u64 {
+/// Submits a request of the load at byte `offset`.
+#[inline]
+fn submit(queue: &mut Queue, load: Load, offset: u64, slot: u16) -> Result<()> {
+    match load.access {
+        Access::Read => queue.read(offset, slot, load.bytes)?,
+        Access::Write => queue.write(offset, slot, load.bytes)?,
+    }
+    Ok(())
+}
+
+/// Returns a function that yields the load's addresses in bytes.
+pub(super) fn addresses(load: Load, disk_bytes: u64) -> impl FnMut() -> Result<u64> {
     let mut offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, 0);
     move || offsets.next()
 }
@@ -218,12 +232,24 @@ pub(super) fn addresses(load: Load, disk_bytes: u64) -> impl FnMut() -> u64 {
 /// # Errors
 /// The backend fails a write or does not respond.
 pub fn fill(socket: &Path) -> Result<()> {
+    fill_every(socket, 1, 0)
+}
+
+/// Writes every `step`-th piece of 128 KiB of a disk once, from piece number `first` on, then
+/// flushes.
+///
+/// # Errors
+/// Those of [`fill`].
+pub(super) fn fill_every(socket: &Path, step: usize, first: u64) -> Result<()> {
     let options = Options { slots: 8, slot_bytes: 128 << 10, ..Options::default() };
     let driver = connect(socket, options.clone())?;
     let pieces = driver.disk.bytes / options.slot_bytes as u64;
     let mut queue = driver.into_queue()?;
     let mut free: Vec<u16> = (0..options.slots).collect();
-    for piece in 0..pieces {
+    for slot in &free {
+        queue.fill(*slot, &vec![0x5a; options.slot_bytes])?;
+    }
+    for piece in (first..pieces).step_by(step) {
         let slot = match free.pop() {
             Some(slot) => slot,
             None => written(queue.finish_one()?)?,
@@ -233,7 +259,8 @@ pub fn fill(socket: &Path) -> Result<()> {
     for _ in free.len()..usize::from(options.slots) {
         written(queue.finish_one()?)?;
     }
-    Ok(())
+    queue.flush(0)?;
+    written(queue.finish_one()?).map(drop)
 }
 
 fn written((slot, ret): (u16, i32)) -> Result<u16> {

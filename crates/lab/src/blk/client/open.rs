@@ -8,7 +8,7 @@ use testkit::driver::Queue;
 
 use super::offsets::Offsets;
 use super::tally::{Mark, Tally, histogram, record};
-use super::{Load, phase};
+use super::{Load, phase, submit};
 
 /// Delay after its due time from which a request counts as late. Either no slot was free, or the
 /// client was delayed.
@@ -94,7 +94,7 @@ pub(super) fn run(
             let Some(slot) = freed.pop() else { break };
             due[usize::from(slot)] = (moments.next, now - moments.next > LATE);
             moments.advance();
-            queue.read(offsets.next(), slot, load.bytes)?;
+            submit(&mut queue, load, offsets.next()?, slot)?;
         }
         queue.kick()?;
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod baseline;
+mod formats;
 mod nbd;
 mod net;
 mod peers;
