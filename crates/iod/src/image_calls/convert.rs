@@ -97,7 +97,7 @@ pub(super) fn convert(
         if stop.load(Ordering::Relaxed) {
             return Err(failed(ImageError::Stopped));
         }
-        let data = source.next_data(at)?;
+        let data = source.next_data(at, size)?;
         at = at.max(data - data % CHUNK as u64);
         if data < size {
             // At most the length of the buffer.

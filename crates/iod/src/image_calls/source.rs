@@ -137,47 +137,49 @@ impl Source {
         }
     }
 
-    /// Returns the first byte from `at` on that may not be zero, at most the size of the disk.
+    /// Returns the first byte from `at` on that may not be zero, at most `end`. Does not look behind
+    /// `end`: the layer above may hide what is there.
     ///
     /// # Errors
     /// A file fails or is damaged.
-    pub(super) fn next_data(&mut self, at: u64) -> Result<u64, ImageCallError> {
-        let size = self.size;
+    pub(super) fn next_data(&mut self, at: u64, end: u64) -> Result<u64, ImageCallError> {
+        // Behind its end, a layer is zero.
+        let inside = end.min(self.size);
+        if at >= inside {
+            return Ok(end);
+        }
         let path = &self.path;
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         let found = match &mut self.node {
             Node::Raw(file) => match seek(file.fd(), SeekFrom::Data(at)) {
                 Ok(found) => found.max(at),
-                Err(Errno::NXIO) => size,
+                Err(Errno::NXIO) => inside,
                 // The storage cannot tell.
                 Err(_) => at,
             },
             Node::Window { child, offset } => {
-                child.next_data(offset.saturating_add(at))?.saturating_sub(*offset)
+                let [at, inside] = [at, inside].map(|one| offset.saturating_add(one));
+                child.next_data(at, inside)?.saturating_sub(*offset)
             }
             Node::Qcow2 { image, below, .. } => {
                 let mut found = at;
-                while found < size {
+                while found < inside {
                     let run = run_now(image.lookup(found)).map_err(failed)?;
-                    let end = found + run.bytes;
-                    match (run.mapping, &mut *below) {
-                        (Mapping::Zero, _) | (Mapping::Unallocated, None) => found = end,
-                        (Mapping::Unallocated, Some(below)) => {
-                            // Behind its end, the layer below is zero.
-                            let next =
-                                if found < below.size { below.next_data(found)? } else { end };
-                            if next < end.min(below.size) {
-                                return Ok(next);
-                            }
-                            found = end;
-                        }
-                        (Mapping::Data { .. } | Mapping::Compressed(_), _) => return Ok(found),
+                    let next = inside.min(found + run.bytes);
+                    let data = match (run.mapping, &mut *below) {
+                        (Mapping::Zero, _) | (Mapping::Unallocated, None) => next,
+                        (Mapping::Unallocated, Some(below)) => below.next_data(found, next)?,
+                        (Mapping::Data { .. } | Mapping::Compressed(_), _) => found,
+                    };
+                    found = data;
+                    if data < next {
+                        break;
                     }
                 }
                 found
             }
         };
-        Ok(found.min(size))
+        Ok(if found < inside { found } else { end })
     }
 }
 

@@ -137,6 +137,15 @@ pub enum ServedDiskError {
         /// Name of the storage.
         place: String,
     },
+    /// The last writes cannot become durable before there is room.
+    #[error(
+        "the storage of {place} is full: a flush waits for room, which did not come in time; make \
+         room, and try again"
+    )]
+    FlushWaits {
+        /// Name of the storage.
+        place: String,
+    },
     /// The next process does not know the disk's backend.
     #[error(
         "its backend is {backend}, and the new worker reads disk records up to format {record}, \

@@ -125,6 +125,9 @@ impl ServedDisk {
         let disk = self.replaceable.current();
         match run_with_deadline(deadline, move || disk.sync()) {
             Ok(synced) => Ok(synced?),
+            Err(_) if self.waiting() > 0 => {
+                Err(ServedDiskError::FlushWaits { place: self.backend_text() })
+            }
             Err(_) => Err(ServedDiskError::NotDrained { place: self.backend_text() }),
         }
     }

@@ -104,6 +104,27 @@ fn clients_see_the_holes_of_a_tree() {
 }
 
 #[test]
+fn a_copy_of_many_layers_looks_at_each_place_once_in_each_layer() {
+    let io = Io::start();
+    let layer = |at: u64| io.folder.path().join(format!("{at}.qcow2"));
+    let mut tree = json!({"file": image(&io.folder, "base.raw", 16 * MIB)});
+    for at in 0..12 {
+        create_file(&layer(at), &CreateOptions::new(16 * MIB)).unwrap();
+        let write = format!("write -q -P {} {} 64k", at + 1, 15 * MIB + at * 65536);
+        text(Command::new("qemu-io").args(["-f", "qcow2", "-c", &write]).arg(layer(at)));
+        tree = json!({"qcow2": {"file": layer(at), "backing": tree}});
+    }
+    // For each cluster of each layer, a look at all that lies below would take years.
+    let copy = io.folder.path().join("copy");
+    let params = json!({"source": tree, "path": copy, "format": "raw"});
+    io.caller().call("image.convert", params).unwrap();
+    let content = std::fs::read(&copy).unwrap();
+    let found = content.chunks(65536).map(|cluster| cluster[0]);
+    let found: Vec<_> = (0..).zip(found).filter(|(_, value)| *value != 0).collect();
+    assert_eq!(found, (1..=12).map(|at| (239 + u64::from(at), at)).collect::<Vec<_>>());
+}
+
+#[test]
 fn the_work_of_layers_is_in_stats_and_metrics() {
     let io = Io::start();
     let layers = Layers::new(&io.folder, false);

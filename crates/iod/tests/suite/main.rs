@@ -17,6 +17,7 @@ mod export_storage;
 mod exports;
 mod fence;
 mod full;
+mod full_snapshots;
 mod handover;
 mod idle;
 mod image_calls;

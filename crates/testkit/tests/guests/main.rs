@@ -8,5 +8,6 @@ mod guest_images;
 mod guest_limits;
 mod guest_orphan;
 mod guest_restart;
+mod guest_snapshots;
 mod guest_upgrade;
 mod kill;
