@@ -182,6 +182,11 @@ impl Shared {
         self.durable.fetch_max(commits, Ordering::SeqCst);
     }
 
+    /// Returns the number of changes that are not durable.
+    pub(crate) fn undurable(&self) -> u64 {
+        self.commits().saturating_sub(self.durable.load(Ordering::SeqCst))
+    }
+
     /// Returns whether every change is durable. Then a flush is a sync of the file.
     pub fn is_durable(&self) -> bool {
         self.durable.load(Ordering::SeqCst) == self.commits()

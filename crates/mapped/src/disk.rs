@@ -30,7 +30,7 @@ const CHANNELS: u32 = 320;
 
 /// Sizes of the journal of an image that is written: 128 KiB of entries, 1 KiB a channel.
 pub const JOURNAL: JournalSize =
-    JournalSize { entries: 4096, rings: CHANNELS as usize, records: 64 };
+    JournalSize { entries: 16384, rings: CHANNELS as usize, records: 64 };
 
 /// Sizes of the journal of an image that is only read: it stays empty.
 pub const READ_ONLY_JOURNAL: JournalSize =

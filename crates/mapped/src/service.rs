@@ -6,11 +6,11 @@ mod thread;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use disk::FileDisk;
 use image::format::Format;
-use image::owner::{Owner, OwnerCounts};
+use image::owner::{Owner, OwnerCounts, Round};
 use image::shared::{AnswerKind, Question, QuestionKind, Shared};
 use image::{ImageError, run_now};
 
@@ -83,9 +83,11 @@ pub(crate) struct OwnerService<F: Format> {
     mailboxes: Mutex<Mailboxes>,
     waiting: AtomicU64,
     options: ServiceOptions,
+    /// This service, to start a thread.
+    me: Weak<Self>,
 }
 
-struct State<F> {
+struct State<F: Format> {
     /// The owner, while no thread has it.
     owner: Option<Box<Owner<F>>>,
     has_questions: bool,
@@ -103,9 +105,13 @@ struct State<F> {
     is_closed: bool,
     /// Counts of the owner that are published.
     published: OwnerCounts,
+    /// True from the begin of a round to its end. The owner may be free meanwhile.
+    is_in_round: bool,
+    /// The round, while its next step is the owner's.
+    round: Option<Round<F::File>>,
 }
 
-impl<F> State<F> {
+impl<F: Format> State<F> {
     fn new(owner: Owner<F>) -> Self {
         Self {
             owner: Some(Box::new(owner)),
@@ -117,6 +123,8 @@ impl<F> State<F> {
             is_paused: false,
             is_closed: false,
             published: OwnerCounts::default(),
+            is_in_round: false,
+            round: None,
         }
     }
 }
@@ -131,7 +139,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<F: Format + Send + 'static> OwnerService<F> {
+impl<F: Format<File: Send> + Send + 'static> OwnerService<F> {
     /// Takes over an image whose lock and fence this process has.
     ///
     /// # Errors
@@ -142,7 +150,8 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         options: ServiceOptions,
     ) -> Result<Arc<Self>, ImageError> {
         let owner = run_now(Owner::take_over(Arc::clone(&shared), format))?;
-        let service = Arc::new(Self {
+        let service = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
             shared,
             state: Mutex::new(State::new(owner)),
             bell: Condvar::new(),
@@ -157,21 +166,23 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         Ok(service)
     }
 
-    /// Waits until no thread has the owner.
+    /// Waits until no thread has the owner and no round runs.
     fn wait_owner(&self) -> MutexGuard<'_, State<F>> {
         let mut state = lock(&self.state);
         state.is_stopping = true;
         self.bell.notify_all();
         let mut state = self
             .bell
-            .wait_while(state, |state| state.owner.is_none() && !state.is_closed)
+            .wait_while(state, |state| {
+                (state.owner.is_none() || state.is_in_round) && !state.is_closed
+            })
             .unwrap_or_else(PoisonError::into_inner);
         state.is_stopping = false;
         state
     }
 }
 
-impl<F: Format + Send + 'static> Service for OwnerService<F> {
+impl<F: Format<File: Send> + Send + 'static> Service for OwnerService<F> {
     fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -258,6 +269,7 @@ impl<F: Format + Send + 'static> Service for OwnerService<F> {
         let Some(mut owner) = state.owner.take() else { return Ok(()) };
         drop(state);
         while self.work(&mut owner) {}
+        // This ends the flushes, too.
         let outcome = run_now(owner.close());
         // From here on, another owner may have the image.
         // Threads that still wait get what there is, or nothing.

@@ -10,7 +10,7 @@ use memory::Mapping;
 /// Image of a layer. Its methods are called with the image locked, and may wait for the storage.
 pub trait ImageSource: Send + Sync + 'static {
     /// Format of the image.
-    type Format: Format + Send + 'static;
+    type Format: Format<File: Send> + Send + 'static;
 
     /// Opens the format. Its owner takes it over.
     ///

@@ -235,6 +235,11 @@ impl JournalOwner {
         self.free.len() > count
     }
 
+    /// Returns the number of entries that can be in use.
+    pub(crate) fn size(&self) -> usize {
+        self.free.len() + self.entries.len()
+    }
+
     /// Writes a new entry for a granule, which replaces its former one. Returns where it is, and its
     /// number.
     ///

@@ -121,14 +121,17 @@ impl<F: Format> Owner<F> {
         self.freed.iter().filter(|freed| freed.is_held(oldest)).count()
     }
 
-    /// Returns whether a round should begin: flushes wait for it, or requests wait for room that a
-    /// round can make.
+    /// Returns whether a round should begin: flushes wait for it, requests wait for room that a
+    /// round can make, or a quarter of the journal's entries is left.
     pub fn wants_round(&self) -> bool {
+        let quarter = self.journal.size() / 4;
+        let is_nearly_full =
+            !self.journal.has_room(quarter) && self.shared.undurable() >= quarter as u64;
         let frees = self.freed.iter().any(|freed| !freed.is_durable);
         let makes_room = !self.no_room.is_empty() && frees;
         let makes_entries = !self.later.is_empty() && !self.journal.has_room(1);
         let may_begin = !self.is_in_round && !self.is_stalled;
-        may_begin && (!self.flushes.is_empty() || makes_room || makes_entries)
+        may_begin && (!self.flushes.is_empty() || makes_room || makes_entries || is_nearly_full)
     }
 
     /// Returns the number of questions that wait for space on the storage.

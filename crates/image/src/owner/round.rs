@@ -54,6 +54,11 @@ impl<F: ImageFile> Round<F> {
 }
 
 impl<F> Round<F> {
+    /// Returns whether [`Owner::write_round`] has run: the next step is [`Owner::end_round`].
+    pub fn is_written(&self) -> bool {
+        self.is_written
+    }
+
     fn end_step(&mut self, outcome: Result<(), ImageError>) {
         self.is_full = outcome.as_ref().is_err_and(ImageError::is_full);
         self.outcome = outcome.map_err(|error| error.errno());

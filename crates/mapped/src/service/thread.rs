@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use image::format::Format;
-use image::owner::Owner;
+use image::owner::{Owner, Round};
 use image::shared::{Answer, Question, QuestionKind};
 use image::{ImageError, run_now};
 
-use super::{OwnerService, State, lock};
+use super::{OwnerService, Service, State, lock};
 use crate::mailbox::unclaimed;
 use crate::threads::Run;
 
@@ -22,7 +22,7 @@ const RETRY_PAGES: Duration = Duration::from_millis(1);
 /// Questions between two checks for a round.
 const BATCH: usize = 64;
 
-impl<F: Format + Send + 'static> OwnerService<F> {
+impl<F: Format<File: Send> + Send + 'static> OwnerService<F> {
     /// Waits for questions. Returns the owner if it should go on.
     fn wait(&self, mut owner: Box<Owner<F>>, retry: &mut Duration) -> Option<Box<Owner<F>>> {
         let mut state = lock(&self.state);
@@ -38,15 +38,16 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         *retry = if is_short { RETRY.min(*retry * 2) } else { RETRY_PAGES };
         state.is_silent = !is_short && !is_full;
         state.is_asleep = true;
+        let is_stopping = |state: &State<F>| state.is_stopping && !state.is_in_round;
         let waits = |state: &mut State<F>| {
-            !state.has_questions && !state.is_stopping && (state.is_silent || is_short || is_full)
+            !state.has_questions && !is_stopping(state) && (state.is_silent || is_short || is_full)
         };
         let waited = self.bell.wait_timeout_while(state, pause, waits);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_asleep = false;
         let is_silent = std::mem::take(&mut state.is_silent);
         let is_over = !is_short && !is_full && (timeout.timed_out() || !is_silent);
-        if state.is_stopping || (is_over && !state.has_questions) {
+        if is_stopping(&state) || (is_over && !state.has_questions) {
             state.owner = Some(owner);
             self.bell.notify_all();
             return None;
@@ -60,22 +61,13 @@ impl<F: Format + Send + 'static> OwnerService<F> {
         Some(owner)
     }
 
-    /// Answers some questions, runs a round if one is wanted, and frees space. Returns whether
-    /// there was anything to do.
+    /// Answers some questions and frees space. Returns whether there was anything to do.
     pub(super) fn work(&self, owner: &mut Owner<F>) -> bool {
         let mut worked = false;
         for _ in 0..BATCH {
             let Some(question) = self.shared.next_question() else { break };
             block(async {
                 owner.answer(question).await;
-                Ok(())
-            });
-            worked = true;
-        }
-        if owner.wants_round() {
-            self.deliver(owner);
-            block(async {
-                owner.run_round().await;
                 Ok(())
             });
             worked = true;
@@ -92,6 +84,55 @@ impl<F: Format + Send + 'static> OwnerService<F> {
             owner.fail_full();
         }
         worked
+    }
+
+    /// Runs the owner's next step of a round, if there is one. Returns the round if it is to be
+    /// synced.
+    fn step_round(&self, owner: &mut Owner<F>) -> Option<Round<F::File>> {
+        let round = lock(&self.state).round.take();
+        match round {
+            None if owner.wants_round() => {
+                lock(&self.state).is_in_round = true;
+                block(async { Ok(owner.begin_round().await) })
+            }
+            None => None,
+            Some(mut round) if !round.is_written() => block(async {
+                owner.write_round(&mut round).await;
+                Ok(round)
+            }),
+            Some(round) => {
+                owner.end_round(round);
+                let mut state = lock(&self.state);
+                state.is_in_round = false;
+                // Its flushes have answers, and other questions may go on.
+                state.has_questions = true;
+                None
+            }
+        }
+    }
+
+    /// Syncs a round. Meanwhile another thread may have the owner, to answer questions. Returns the
+    /// owner, unless that thread goes on with the round.
+    fn sync_round(&self, owner: Box<Owner<F>>, mut round: Round<F::File>) -> Option<Box<Owner<F>>> {
+        let mut state = lock(&self.state);
+        state.owner = Some(owner);
+        let has_questions = std::mem::take(&mut state.has_questions);
+        drop(state);
+        if has_questions {
+            self.me.upgrade().into_iter().for_each(Service::notify);
+        }
+        block(async {
+            round.sync().await;
+            Ok(())
+        });
+        let mut state = lock(&self.state);
+        state.round = Some(round);
+        if let Some(owner) = state.owner.take() {
+            return Some(owner);
+        }
+        state.has_questions = true;
+        self.bell.notify_all();
+        None
     }
 
     /// Publishes how many questions wait for space. To be called when the owner can do no more.
@@ -144,7 +185,7 @@ fn block<T>(call: impl Future<Output = Result<T, ImageError>>) -> Option<T> {
     run_now(call).inspect_err(|error| tracing::error!("an image failed: {error}")).ok()
 }
 
-impl<F: Format + Send + 'static> Run for OwnerService<F> {
+impl<F: Format<File: Send> + Send + 'static> Run for OwnerService<F> {
     fn run(&self) {
         let mut state = lock(&self.state);
         state.is_queued = false;
@@ -155,9 +196,14 @@ impl<F: Format + Send + 'static> Run for OwnerService<F> {
         drop(state);
         let mut retry = RETRY_PAGES;
         while let Some(mut owner) = next {
+            // What is asked from here on is seen by the work, or by another thread during a sync.
+            lock(&self.state).has_questions = false;
             let worked = self.work(&mut owner);
+            let round = self.step_round(&mut owner);
             self.deliver(&mut owner);
-            next = if worked {
+            next = if let Some(round) = round {
+                self.sync_round(owner, round)
+            } else if worked {
                 Some(owner)
             } else {
                 self.publish_waiting(owner.waiting_for_room() as u64);
