@@ -31,6 +31,9 @@ pub trait Format {
     /// Returns whether the format notes for each block whether it is stored.
     fn has_blocks(&self) -> bool;
 
+    /// Gives up memory that can be filled again from the file.
+    fn shrink(&mut self);
+
     /// Loads the references of granules from `first` on.
     ///
     /// # Errors

@@ -28,7 +28,8 @@ use crate::source::{ImageSource, JournalSource};
 /// Channels of a disk that can be open at a time: its queues, and connections of exports.
 const CHANNELS: u32 = 320;
 
-/// Sizes of the journal of an image that is written: 128 KiB of entries, 1 KiB a channel.
+/// Sizes of the journal of an image that is written: up to 512 KiB of entries, 1 KiB a
+/// channel. Only what is used takes memory.
 pub const JOURNAL: JournalSize =
     JournalSize { entries: 16384, rings: CHANNELS as usize, records: 64 };
 

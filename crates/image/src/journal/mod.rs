@@ -28,6 +28,8 @@ const MAGIC: u64 = u64::from_be_bytes(*b"ringway1");
 const HEADER_CELLS: usize = 8;
 /// Cell with the number of rings that have had a writer.
 const USED_RINGS: usize = 4;
+/// Cell with the number of entries that have been in use. Memory behind them was never touched.
+const USED_ENTRIES: usize = 5;
 const ENTRY_CELLS: usize = 4;
 
 /// Memory of a journal: cells that the keeper and every successor share.
@@ -171,6 +173,12 @@ impl Journal {
         usize::try_from(used).unwrap_or(usize::MAX).min(self.size.rings)
     }
 
+    /// Returns the number of entries that may be in use: the first ones.
+    fn used_entries(&self) -> usize {
+        let used = self.cell(USED_ENTRIES).load(Ordering::Acquire);
+        usize::try_from(used).unwrap_or(usize::MAX).min(self.size.entries)
+    }
+
     /// Makes a granted entry committed, by one store. For the channel that has the grant, after the
     /// data is written.
     pub fn commit(&self, id: EntryId, word: Word) {
@@ -183,7 +191,10 @@ impl Journal {
 pub struct JournalOwner {
     journal: Journal,
     entries: BTreeMap<u64, EntryId>,
+    /// Entries that have been in use and are free.
     free: Vec<EntryId>,
+    /// First entry that was never in use.
+    unused: usize,
     last_number: u64,
 }
 
@@ -191,8 +202,8 @@ impl JournalOwner {
     /// Reads a journal that a former process may have left.
     pub fn new(journal: Journal) -> Self {
         let (mut entries, mut free) = (BTreeMap::<u64, EntryId>::new(), Vec::new());
-        let mut last_number = 0;
-        for id in (0..journal.size.entries).rev().map(EntryId) {
+        let (mut last_number, unused) = (0, journal.used_entries());
+        for id in (0..unused).rev().map(EntryId) {
             let Some(entry) = journal.read(id) else {
                 free.push(id);
                 continue;
@@ -210,7 +221,7 @@ impl JournalOwner {
                 free.push(older);
             }
         }
-        Self { journal, entries, free, last_number }
+        Self { journal, entries, free, unused, last_number }
     }
 
     /// Returns the journal.
@@ -232,12 +243,26 @@ impl JournalOwner {
     /// Returns whether `count` more granules can have entries. One entry stays free, so that every
     /// granule with an entry can get a new one.
     pub fn has_room(&self, count: usize) -> bool {
-        self.free.len() > count
+        self.free.len() + self.journal.size.entries - self.unused > count
     }
 
     /// Returns the number of entries that can be in use.
     pub(crate) fn size(&self) -> usize {
-        self.free.len() + self.entries.len()
+        self.journal.size.entries
+    }
+
+    fn take_free(&mut self) -> Option<EntryId> {
+        if let Some(id) = self.free.pop() {
+            return Some(id);
+        }
+        let id = EntryId(self.unused);
+        if id.0 >= self.journal.size.entries {
+            return None;
+        }
+        self.unused += 1;
+        // Before the entry: a successor must find it.
+        self.journal.cell(USED_ENTRIES).store(self.unused as u64, Ordering::Release);
+        Some(id)
     }
 
     /// Writes a new entry for a granule, which replaces its former one. Returns where it is, and its
@@ -251,7 +276,7 @@ impl JournalOwner {
         word: Word,
         zero_number: u64,
     ) -> Result<(EntryId, u64), JournalError> {
-        let id = self.free.pop().ok_or(JournalError::Full)?;
+        let id = self.take_free().ok_or(JournalError::Full)?;
         self.last_number += 1;
         let store = |part, value| self.journal.entry_cell(id, part).store(value, Ordering::Release);
         store(1, granule);

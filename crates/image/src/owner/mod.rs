@@ -105,6 +105,11 @@ impl<F: Format> Owner<F> {
         &self.format
     }
 
+    /// Gives up memory that can be filled again from the file.
+    pub fn shrink(&mut self) {
+        self.format.shrink();
+    }
+
     /// Returns the number of clusters that wait until they are free.
     pub fn limbo(&self) -> usize {
         self.freed.len()

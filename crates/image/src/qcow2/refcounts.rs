@@ -100,7 +100,7 @@ impl<F: ImageFile> Image<F> {
         let table = self.block_range(block);
         let at = (index << refcounts.order) / 8;
         let (slice, _) = self.tables.slice("refcount block", table, at).await?;
-        // A slice has at most 32,768 refcounts.
+        // A slice has at most 524,288 refcounts.
         Ok(refcounts.get(slice, (index % refcounts.in_bytes(SLICE_BYTES)) as usize))
     }
 

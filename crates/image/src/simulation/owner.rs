@@ -128,6 +128,9 @@ impl<F: SimFormat> World<F> {
         } else {
             owner.give_pages();
             owner.retry_later();
+            if self.random.one_in(20) {
+                owner.shrink();
+            }
             if self.mix.full {
                 owner.retry_room();
             }

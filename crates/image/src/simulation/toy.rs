@@ -173,6 +173,8 @@ impl Format for Toy {
         self.file.clone()
     }
 
+    fn shrink(&mut self) {}
+
     fn layout(&self) -> Layout {
         LAYOUT
     }

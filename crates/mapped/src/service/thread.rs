@@ -48,6 +48,8 @@ impl<F: Format<File: Send> + Send + 'static> OwnerService<F> {
         let is_silent = std::mem::take(&mut state.is_silent);
         let is_over = !is_short && !is_full && (timeout.timed_out() || !is_silent);
         if is_stopping(&state) || (is_over && !state.has_questions) {
+            // An idle image keeps little memory.
+            owner.shrink();
             state.owner = Some(owner);
             self.bell.notify_all();
             return None;

@@ -151,6 +151,10 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
         self.image.tables.file.clone()
     }
 
+    fn shrink(&mut self) {
+        self.image.tables.forget();
+    }
+
     fn layout(&self) -> Layout {
         let header = &self.image.header;
         Layout {

@@ -203,16 +203,17 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             let at = first % refcounts.per_block() / step * SLICE_BYTES;
             let range = self.image.block_range(block);
             let (slice, _) = self.image.tables.slice("refcount block", range, at).await?;
-            let mut slice = slice.to_vec();
+            let old = slice.to_vec();
+            let mut slice = old.clone();
             while let Some((&cluster, &count)) =
                 rest.next_if(|(one, _)| **one / step == first / step)
             {
-                // A slice has at most 32,768 refcounts.
+                // A slice has at most 524,288 refcounts.
                 if !refcounts.set(&mut slice, (cluster % step) as usize, count) {
                     return Err(corrupt("its value is too large for the image"));
                 }
             }
-            self.image.tables.write(block + at, &slice).await?;
+            self.image.tables.write_changes(block + at, &old, &slice).await?;
         }
         Ok(())
     }

@@ -160,7 +160,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
                 let table = self.image.block_range(block);
                 let at = cursor % refcounts.per_block() / step * SLICE_BYTES;
                 let (slice, _) = self.image.tables.slice("refcount block", table, at).await?;
-                // A slice has at most 32,768 refcounts.
+                // A slice has at most 524,288 refcounts.
                 let is_free = |one: &u64| refcounts.get(slice, (one % step) as usize) == 0;
                 (cursor..stop).find(|one| is_free(one) && !taken.contains(one))
             } else {

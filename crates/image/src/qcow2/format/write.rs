@@ -98,16 +98,15 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
             let Some((first, _)) = part.first() else { continue };
             let start = first - first % SLICE_BYTES;
             let (slice, _) = self.image.tables.slice(structure, table, start).await?;
-            let mut new = slice.to_vec();
+            let old = slice.to_vec();
+            let mut new = old.clone();
             for (offset, bytes) in part {
                 // Within a slice.
                 let at = (offset - start) as usize;
                 let place = new.get_mut(at..at + bytes.len());
                 place.into_iter().for_each(|place| place.copy_from_slice(bytes));
             }
-            if new != slice {
-                self.image.tables.write(table.offset + start, &new).await?;
-            }
+            self.image.tables.write_changes(table.offset + start, &old, &new).await?;
         }
         Ok(())
     }
