@@ -10,7 +10,7 @@ use crate::common::*;
 use image::qcow2::{Backing, CreateOptions, create_file};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::process::Process;
+use testkit::process::{Process, eventually};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a cluster, in sectors.
@@ -211,6 +211,9 @@ fn killed(folder: &TempDir, layers: &Layers) -> PathBuf {
     write(&mut connect(&folder.path().join("s")), 1, 9);
     process.child().kill().unwrap();
     process.child().wait().unwrap();
+    // The kernel ends the rings of a dead process later, and with them its locks.
+    let info = || Command::new("qemu-img").args(["info", "-f", "qcow2"]).arg(&layers.top).output();
+    eventually("the image is free", || info().unwrap().status.success());
     layers.journal(folder).unwrap()
 }
 
