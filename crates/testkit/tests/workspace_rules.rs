@@ -52,7 +52,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("daemon", &["error-causes", "logging", "model", "service-manager", "toolstack", "xenapi"]),
     ("cli", &["error-causes", "logging", "model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
-    ("lab", &["memory", "model", "testkit", "xenapi", "net", "tap"]),
+    ("lab", &["image", "memory", "model", "testkit", "xenapi", "net", "tap"]),
 ];
 
 /// Crates that may contain unsafe code. All others forbid it.
