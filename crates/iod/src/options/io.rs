@@ -11,11 +11,9 @@ use crate::options::poll::PollOptions;
 
 /// Serve many disks and NICs to virtual machines over vhost-user, controlled over a socket.
 ///
-/// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
-/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.replace, disk.snapshot,
-/// disk.caps, disk.poll, poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits,
-/// network.uplink, stats, metrics, upgrade, shutdown. `ringway io` is a client for it. Logs go to
-/// standard error; RINGWAY_LOG=debug logs more.
+/// The control socket takes JSON-RPC 2.0, one object a line. `ringway io` is a client for it, for
+/// example `ringway io disk.attach id=d socket=/run/d.sock backend.file=/img/a.raw`; `ringway io
+/// --help` names all calls. Logs go to standard error; RINGWAY_LOG=debug logs more.
 ///
 /// NICs of one network are ports of a switch. The first nic.attach in a network creates it, and the
 /// detach of its last NIC removes it. network.uplink connects the host to a network by a TAP
