@@ -16,6 +16,8 @@ pub const MAX_DISK_BYTES: u64 = 64 << 40;
 pub(super) const SECTOR: u64 = 512;
 /// Smallest write to an image with extended L2 entries, in bytes.
 const SUBCLUSTER_BLOCK: u64 = 4096;
+/// Smallest file in bytes: a block of direct I/O on every storage.
+const MIN_FILE_BYTES: u64 = 4096;
 /// Refcounts have 16 bits.
 const REFCOUNT_ORDER: u32 = 4;
 /// Shift of the cluster size, unless the caller chooses another: 64 KiB.
@@ -129,7 +131,8 @@ pub async fn create(file: &impl ImageFile, options: &CreateOptions) -> Result<()
     let layout = Layout::new(options)?;
     let header = header_bytes(options, &layout)?;
     let write = |offset| ImageError::io("write", offset);
-    file.set_len(layout.clusters * layout.cluster).await.map_err(write(0))?;
+    let len = (layout.clusters * layout.cluster).max(MIN_FILE_BYTES);
+    file.set_len(len).await.map_err(write(0))?;
     let table: Vec<u8> = (0..layout.blocks)
         .flat_map(|index| (layout.block + index * layout.cluster).to_be_bytes())
         .collect();
