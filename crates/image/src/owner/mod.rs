@@ -132,8 +132,8 @@ impl<F: Format> Owner<F> {
         let quarter = self.journal.size() / 4;
         let is_nearly_full =
             !self.journal.has_room(quarter) && self.shared.undurable() >= quarter as u64;
-        let frees = self.freed.iter().any(|freed| !freed.is_durable);
-        let makes_room = !self.no_room.is_empty() && frees;
+        let makes_room =
+            !self.no_room.is_empty() && self.freed.iter().any(|freed| !freed.is_durable);
         let makes_entries = !self.later.is_empty() && !self.journal.has_room(1);
         let may_begin = !self.is_in_round && !self.is_stalled;
         may_begin && (!self.flushes.is_empty() || makes_room || makes_entries || is_nearly_full)

@@ -47,9 +47,12 @@ impl<F: Format<File: Send> + Send + 'static> OwnerService<F> {
         state.is_asleep = false;
         let is_silent = std::mem::take(&mut state.is_silent);
         let is_over = !is_short && !is_full && (timeout.timed_out() || !is_silent);
-        if is_stopping(&state) || (is_over && !state.has_questions) {
-            // An idle image keeps little memory.
-            owner.shrink();
+        let stops = is_stopping(&state);
+        if stops || (is_over && !state.has_questions) {
+            if !stops {
+                // An idle image keeps little memory. After a pause it goes on with what it had.
+                owner.shrink();
+            }
             state.owner = Some(owner);
             self.bell.notify_all();
             return None;
