@@ -244,11 +244,14 @@ pub(super) fn whole_blocks(options: &FileOptions, fd: BorrowedFd<'_>) -> Result<
     let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
     let size = u64::try_from(found.st_size).unwrap_or(0);
     if is_file && size < u64::from(LARGEST_BLOCK) {
-        let problem = format!(
-            "it has {size} bytes, fewer than a block of {LARGEST_BLOCK}; if it is a whole image, grow \
-             it with `truncate -s {LARGEST_BLOCK} {}`",
-            options.path.display()
-        );
+        let problem = match size {
+            0 => "it is empty".to_owned(),
+            _ => format!(
+                "it has {size} bytes, fewer than a block of {LARGEST_BLOCK}; if it is a whole image, \
+                 grow it with `truncate -s {LARGEST_BLOCK} {}`",
+                options.path.display()
+            ),
+        };
         return Err(DiskError::Image { path: options.path.clone(), problem });
     }
     Ok(if is_file { size - size % u64::from(LARGEST_BLOCK) } else { u64::MAX })

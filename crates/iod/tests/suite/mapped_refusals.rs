@@ -56,7 +56,7 @@ fn damaged_and_wrong_images_are_refused_and_not_changed() {
     };
     let tree = |file: &str| json!({"qcow2": {"file": file}});
     for (len, reason) in
-        [(0, "0 bytes, too few"), (600, "600 bytes, too few"), (4096, "ends behind the file")]
+        [(0, "it is empty"), (600, "fewer than a block"), (4096, "ends behind the file")]
     {
         let path = cut("cut.qcow2", len);
         refused(&io, &tree(&path), &[&path, reason], &[&path]);
