@@ -62,9 +62,9 @@ impl DiskArg {
             |field, name: &str| name.parse().map_err(|problem| SpecError { field, problem });
         match option.split_once('=') {
             Some(("format", name)) => image.format = Some(format("format", name)?),
-            Some(("backing", path)) => image.backing = Some(path.into()),
+            Some(("backing", path)) => image.backing.push(path.into()),
             Some(("backing-format", name)) => {
-                image.backing_format = Some(format("backing_format", name)?);
+                image.backing_format.push(format("backing_format", name)?);
             }
             _ => return Ok(false),
         }

@@ -125,4 +125,13 @@ fn disks_are_copied_and_snapshots_made_without_a_running_ringway_io() {
     let back = image(dir.path(), &format!("{words} --backing b.qcow2 --backing-format qcow2"));
     assert!(back.status.success(), "{back:?}");
     assert!(std::fs::read(dir.path().join("d.raw")).unwrap() == content);
+    let snapshot = image(dir.path(), "snapshot c.qcow2 e.qcow2 --format qcow2");
+    assert!(snapshot.status.success(), "{snapshot:?}");
+    let chain = image(
+        dir.path(),
+        "convert e.qcow2 f.raw --format qcow2 --to raw --backing c.qcow2 --backing-format qcow2 \
+         --backing b.qcow2 --backing-format qcow2",
+    );
+    assert!(chain.status.success(), "{chain:?}");
+    assert!(std::fs::read(dir.path().join("f.raw")).unwrap() == content);
 }

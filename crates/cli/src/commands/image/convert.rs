@@ -24,8 +24,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
       --backing /img/base.raw --backing-format raw
 
 The new image has the whole disk and no backing. Zeroes take no space in it. It appears when it is
-complete: an error or Ctrl-C leaves nothing. No program may write the source meanwhile. For longer
-chains, call image.convert (ringway io) with the tree as JSON.")]
+complete: an error or Ctrl-C leaves nothing. No program may write the source meanwhile. For a longer
+chain, repeat --backing and --backing-format from the top down.")]
 pub(super) struct Convert {
     #[command(flatten)]
     source: Target,
@@ -34,12 +34,12 @@ pub(super) struct Convert {
     /// Format of the new image
     #[arg(long, value_name = "qcow2|raw")]
     to: ImageFormat,
-    /// Image that has what the source does not have
+    /// Image that has what the source does not have; repeated for the next image below
     #[arg(long, value_name = "PATH", requires = "backing_format")]
-    backing: Option<PathBuf>,
+    backing: Vec<PathBuf>,
     /// Format of the backing
     #[arg(long, value_name = "qcow2|raw", requires = "backing")]
-    backing_format: Option<ImageFormat>,
+    backing_format: Vec<ImageFormat>,
     /// Longest time, for example 90s or 1h
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = deadline)]
     timeout: u32,
@@ -55,7 +55,7 @@ impl Convert {
         let image = ImageArg {
             file: absolute(&source.path)?,
             format: Some(source.format),
-            backing: backing.map(|path| absolute(&path)).transpose()?,
+            backing: backing.iter().map(|path| absolute(path)).collect::<Result<_, _>>()?,
             backing_format,
         };
         let path = absolute(&new)?;

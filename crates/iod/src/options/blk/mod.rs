@@ -71,13 +71,13 @@ pub struct BlkOptions {
     /// into a raw image [default: raw]
     #[arg(long, value_name = "raw|qcow2", conflicts_with_all = OTHERS, help_heading = IMAGE)]
     pub format: Option<ImageFormat>,
-    /// Image that has what a qcow2 image does not have; for longer chains use --backend
+    /// Image that has what a qcow2 image does not have; repeated for the next image below
     #[arg(long, value_name = "PATH", requires = "backing_format", conflicts_with_all = OTHERS)]
     #[arg(help_heading = IMAGE)]
-    pub backing: Option<PathBuf>,
+    pub backing: Vec<PathBuf>,
     /// Format of the backing
     #[arg(long, value_name = "raw|qcow2", requires = "backing", help_heading = IMAGE)]
-    pub backing_format: Option<ImageFormat>,
+    pub backing_format: Vec<ImageFormat>,
 
     /// Refuse writes
     #[arg(long)]
@@ -192,7 +192,7 @@ impl BlkOptions {
                     file: path.clone(),
                     format: self.format,
                     backing: self.backing.clone(),
-                    backing_format: self.backing_format,
+                    backing_format: self.backing_format.clone(),
                 };
                 image.backend()?
             }

@@ -72,6 +72,11 @@ fn the_format_of_an_image_is_stated() {
     assert_eq!(backend("--format qcow2"), r#"{"qcow2":{"file":"/a"}}"#);
     let layers = backend("--format qcow2 --backing /b --backing-format raw");
     assert_eq!(layers, r#"{"qcow2":{"file":"/a","backing":{"file":"/b"}}}"#);
+    let chain = backend(
+        "--format qcow2 --backing /b --backing /c --backing-format qcow2 --backing-format raw",
+    );
+    let below = r#"{"qcow2":{"file":"/b","backing":{"file":"/c"}}}"#;
+    assert_eq!(chain, format!(r#"{{"qcow2":{{"file":"/a","backing":{below}}}}}"#));
 }
 
 #[test]
