@@ -267,7 +267,8 @@ impl Channel for MappedChannel {
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
         self.collect(context, out);
-        if self.pieces.is_empty() {
+        // A piece that has just ended may have told the owner something that others wait for.
+        if self.pieces.is_empty() && !self.has_asked {
             return out.append(&mut self.ended);
         }
         for (target, request) in std::mem::take(&mut self.refused) {

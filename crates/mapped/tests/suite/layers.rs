@@ -401,6 +401,25 @@ fn fills_that_wait_for_memory_go_on_when_others_end() {
 }
 
 #[test]
+fn a_write_that_waits_for_another_channel_ends_when_that_channel_has_nothing_else() {
+    let dir = dir();
+    // The first write to a cluster fills it, and the second one waits for that.
+    let disk = Layer::create(dir.path(), 16, false).over_base(dir.path()).open();
+    disk.activate().unwrap();
+    let clients = [Client::new(&disk), Client::new(&disk)];
+    for cluster in 0..(SIZE / 2) >> 16 {
+        let write = |(client, at): (&Client, u64)| {
+            let offset = (cluster << 16) + (at << 12);
+            client.send(RequestKind::Write { durable: false }, offset, 4096, vec![1; 4096], 0)
+        };
+        let sent: Vec<_> = clients.iter().zip(0..).map(write).collect();
+        sent.into_iter().for_each(|one| assert_eq!(one.wait().0, Ok(())));
+    }
+    drop(clients);
+    disk.deactivate().unwrap();
+}
+
+#[test]
 fn a_discard_of_many_clusters_asks_little() {
     let dir = dir();
     let layer = Layer::create(dir.path(), 12, false).over_base(dir.path());
