@@ -156,7 +156,7 @@ impl ServedDisk {
         if !queues.quiesce(deadline) {
             return Err(not_drained());
         }
-        self.hang_up_exports();
+        self.disconnect_clients();
         let disk = Arc::clone(&self.disk);
         match run_with_deadline(deadline, move || disk.resize(size)) {
             Ok(resized) => {
