@@ -164,6 +164,10 @@
 //! while a disk is exported for writing, because an NBD client has no record of its requests in
 //! flight.
 //!
+//! **A disk without a socket is there for exports.** It has no session thread and is never active.
+//! All else is that of an inactive disk. Its record is one that a worker which expects a socket
+//! refuses, and the id alone selects its fence.
+//!
 //! **A disk's polling settings override those of its process** (`docs/polling.md`). Settings reach
 //! the queues as one word, so a change takes effect in a spin's next turn; a sleeping queue is
 //! woken to learn of it. Changed settings of a disk are preserved with the disk, changed defaults
