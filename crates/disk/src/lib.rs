@@ -149,6 +149,11 @@ pub trait Disk: Debug + Send + Sync {
     /// [`Disk::wait_fence`] would wait.
     fn activate(&self) -> Result<(), DiskError>;
 
+    /// Returns whether also requests that only read need [`Disk::activate`]. Never waits.
+    fn reads_need_activation(&self) -> bool {
+        self.inner().is_some_and(|inner| inner.reads_need_activation())
+    }
+
     /// Makes acknowledged writes durable and releases the lock. All channels must be drained.
     ///
     /// # Errors

@@ -156,12 +156,17 @@
 //! under its id. A connection is a poller with a channel of its own, beside the guest's queues and
 //! by their rules. Only block status runs on a thread of the export, because `lseek` may wait for
 //! storage. Reading is always allowed and sees the current bytes. Writing takes the lock, so it
-//! excludes a guest, and a guest excludes it. The lock is released when the last writing connection
-//! has ended, by the deadline of every stop. A crash or an upgrade cuts the connections; the keeper
+//! excludes a guest, and a guest excludes it. An image with a map is read through its owner, so
+//! reading takes the lock, too, if no guest has it. The lock is released when the last connection
+//! that needs it has ended, by the deadline of every stop. A crash or an upgrade cuts the connections; the keeper
 //! holds the listening sockets. If image or lock of a disk that was exported for writing cannot be
 //! restored after a crash, the whole disk is refused and its clients wait. An upgrade is refused
 //! while a disk is exported for writing, because an NBD client has no record of its requests in
 //! flight.
+//!
+//! **A disk without a socket is there for exports.** It has no session thread and is never active.
+//! All else is that of an inactive disk. Its record is one that a worker which expects a socket
+//! refuses, and the id alone selects its fence.
 //!
 //! **A disk's polling settings override those of its process** (`docs/polling.md`). Settings reach
 //! the queues as one word, so a change takes effect in a spin's next turn; a sleeping queue is

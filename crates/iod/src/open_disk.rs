@@ -67,11 +67,11 @@ pub(crate) fn open_again(
     TreeOpener::new(spec, sources).open(size)
 }
 
-/// Returns the byte of the image that serves as the fence between this process and its successor.
-/// Returns `None` if no successor is possible, because the front-end cannot reconnect. Then the
-/// writer locks alone must suffice.
+/// Returns the byte of the image that serves as the fence between this process and its successor. A
+/// disk without a socket is known to its successor by its id alone. Returns `None` if no successor is
+/// possible, because the front-end cannot reconnect. Then the writer locks alone must suffice.
 pub fn fence(spec: &DiskSpec) -> Option<u64> {
-    let socket = &spec.socket;
+    let Some(socket) = &spec.socket else { return Some(disk::fence_byte(&spec.id, &[])) };
     if socket.as_os_str().as_bytes().starts_with(CONNECTED.as_bytes()) {
         return None;
     }
@@ -149,5 +149,9 @@ mod tests {
         assert_ne!(of("a", "/s"), of("b", "/s"));
         assert_ne!(of("disk", "/s"), of("disk", "/t"));
         assert_eq!(of("disk", "fd:3"), None);
+        let without = |id: &str| fence(&DiskSpec::without_socket(id, Backend::Null(512)));
+        assert!(without("a").is_some());
+        assert_ne!(without("a"), without("b"));
+        assert_ne!(without("a"), of("a", "/s"));
     }
 }

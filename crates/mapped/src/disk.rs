@@ -279,6 +279,11 @@ impl Disk for MappedDisk {
         Ok(())
     }
 
+    fn reads_need_activation(&self) -> bool {
+        // The owner knows the map.
+        true
+    }
+
     fn deactivate(&self) -> Result<(), DiskError> {
         let service = self.service().take();
         let stopped = service.map(|service| service.stop()).transpose();

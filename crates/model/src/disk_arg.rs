@@ -27,7 +27,7 @@ impl DiskArg {
     /// # Errors
     /// Field `backend`: the size is out of range.
     pub fn new(backend: Backend) -> Result<Self, SpecError> {
-        let spec = DiskSpec::new("disk", "unplaced", backend);
+        let spec = DiskSpec::without_socket("disk", backend);
         spec.validate()?;
         Ok(Self { spec })
     }
@@ -41,7 +41,7 @@ impl DiskArg {
         id: impl Into<String>,
         socket: impl Into<PathBuf>,
     ) -> Result<DiskSpec, SpecError> {
-        let spec = DiskSpec { id: id.into(), socket: socket.into(), ..self.spec.clone() };
+        let spec = DiskSpec { id: id.into(), socket: Some(socket.into()), ..self.spec.clone() };
         spec.validate()?;
         Ok(spec)
     }
@@ -126,7 +126,7 @@ impl FromStr for DiskArg {
                 Backend::File(place.into())
             }
         };
-        let mut disk = Self { spec: DiskSpec::new("disk", "unplaced", backend) };
+        let mut disk = Self { spec: DiskSpec::without_socket("disk", backend) };
         for option in parts {
             let of_image = image.as_mut().map(|image| Self::apply_to_image(image, &option));
             if !of_image.transpose()?.unwrap_or(false) {

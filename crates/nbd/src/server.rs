@@ -78,7 +78,7 @@ struct ConnectionEntry {
     place: Option<(Handle, PollerId)>,
     /// True once the client has finished its handshake.
     served: bool,
-    /// True if the connection was told to end in favour of another one. It does not count any more.
+    /// True if the connection was told to end. It does not count any more.
     displaced: bool,
 }
 
@@ -197,12 +197,13 @@ impl NbdServer {
             })
         })??;
         let mut registry = self.shared.registry();
+        let ending = registry.ending;
         if let Some(entry) = registry.connections.get_mut(&id) {
             entry.place = Some((reactor.clone(), poller_id));
-        }
-        if registry.ending {
-            // `hang_up` ran before the poller's id was registered.
-            close(reactor, poller_id);
+            if ending || entry.displaced {
+                // The connection was told to end before the poller's id was registered.
+                close(reactor, poller_id);
+            }
         }
         Ok(())
     }
@@ -245,6 +246,16 @@ impl NbdServer {
         registry.ending = true;
         for (reactor, id) in registry.connections.values().filter_map(|one| one.place.as_ref()) {
             close(reactor, *id);
+        }
+    }
+
+    /// Starts to close all connections. Clients may connect again. Does not wait.
+    pub fn disconnect(&self) {
+        for entry in self.shared.registry().connections.values_mut() {
+            entry.displaced = true;
+            if let Some((reactor, id)) = &entry.place {
+                close(reactor, *id);
+            }
         }
     }
 

@@ -40,6 +40,14 @@ pub enum RecipeDiskError {
         /// Ids of the attached disks.
         known: String,
     },
+    /// The disk serves no guest.
+    #[error(
+        "disk {id:?} has no socket, so no machine can use it; detach it, and attach it with a socket"
+    )]
+    WithoutSocket {
+        /// Id of the disk.
+        id: String,
+    },
     /// The disk has fewer queues than requested.
     #[error("disk {id:?} offers {offered} queues, {asked} were asked for; QEMU would not start")]
     Queues {
@@ -100,7 +108,8 @@ fn wanted(
             let disks = stats.map(|stats| stats.disks.as_slice()).unwrap_or_default();
             let disk =
                 disks.iter().find(|disk| disk.id == *id).ok_or_else(|| unknown(id, disks))?;
-            (disk.socket.clone().into(), queues(arg, disk)?)
+            let without = || RecipeDiskError::WithoutSocket { id: id.clone() };
+            (disk.socket.clone().ok_or_else(without)?.into(), queues(arg, disk)?)
         }
     };
     Ok(RecipeDiskRequest { socket, queues, target: arg.target.clone(), boot: arg.boot })

@@ -37,6 +37,7 @@ pub(crate) struct NotACall(DatapathError);
   ringway io poll.defaults poll=off
   ringway io metrics
   ringway io disk.export id=d1 socket=/run/x/d1.nbd read_only=true
+  ringway io disk.attach id=d2 backend.file=/img/b.raw   (without a socket: for disk.export alone)
   ringway io disk.detach '{\"id\":\"d1\"}'        (refused while a front-end is connected)
   ringway io disk.detach id=d1 force=true        (even then; the guest waits for the disk)
   ringway io nic.attach id=n1 socket=/run/x/n1.sock network=lan mac=02:00:00:00:00:01 queues=4

@@ -128,7 +128,16 @@ fn disks_of_ringway_io_are_found_by_their_ids() {
     let text = printed(&["--control", control, "d1"]);
     assert!(text.contains("queues='3'"), "{text}");
     assert!(text.contains(&format!("path='{}'", socket.display())), "{text}");
-    for (disk, expected) in [("d2", "it has d1"), ("d1,queues=4", "offers 3 queues, 4 were")] {
+    let attached = Command::new(env!("CARGO_BIN_EXE_ringway"))
+        .args(["io", "--control", control, "disk.attach", "id=d0", "backend.null=1M"])
+        .output()
+        .unwrap();
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    for (disk, expected) in [
+        ("d0", "disk \"d0\" has no socket, so no machine can use it"),
+        ("d2", "it has d0, d1"),
+        ("d1,queues=4", "offers 3 queues, 4 were"),
+    ] {
         let output = ringway(&["--control", control, disk]);
         let words = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && words.contains(expected), "{disk}: {words}");

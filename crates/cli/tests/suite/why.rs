@@ -22,6 +22,11 @@ fn states_are_told_in_a_sentence() {
     assert!(first_line(&text).contains("has no front-end"), "{text}");
     let text = io.stdout(&["why", "d2", "--seconds", "0.1"]);
     assert!(first_line(&text).contains("not active") && text.contains("disk.activate id=d2"));
+    let attached = io.stdout(&["io", "disk.attach", "id=d3", "backend.null=1M"]);
+    assert!(attached.contains("\"state\":\"attached\""), "{attached}");
+    let text = io.stdout(&["why", "d3", "--seconds", "0.1"]);
+    assert!(first_line(&text).contains("d3 has no socket, so no guest uses it"), "{text}");
+    assert!(text.contains("disk.detach id=d3"), "{text}");
 
     let mut guest = io.guest("d1");
     for at in 0..20 {

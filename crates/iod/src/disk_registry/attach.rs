@@ -15,13 +15,14 @@ use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
     /// Opens a disk from `sources` and the paths of its spec, and listens. Activates it if the spec
-    /// asks for that. When this returns, front-ends can connect.
+    /// asks for that. When this returns, front-ends can connect. A disk without a socket is only
+    /// opened.
     ///
     /// # Errors
     /// The id is in use, too few open files are free, or the image or socket cannot be opened.
     pub fn attach(&self, spec: DiskSpec, sources: Sources) -> Result<DiskReply, RpcError> {
         let id = spec.id.clone();
-        let goal = if spec.activate { StableState::Active } else { StableState::Attached };
+        let goal = if spec.activates() { StableState::Active } else { StableState::Attached };
         self.admit(&spec, Phase::Busy(Verb::Attach, goal))?;
         let opened = ServedDisk::open(spec, sources, Arc::clone(&self.pool));
         let attached = opened.and_then(|served_disk| {
@@ -50,7 +51,7 @@ impl DiskRegistry {
     /// Activates a new disk if its spec asks for that, listens, preserves the disk and serves it. A
     /// failure leaves nothing behind.
     fn serve_new(&self, served_disk: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
-        if served_disk.spec().activate {
+        if served_disk.spec().activates() {
             self.join_fence(served_disk);
             served_disk.activate_in_time().inspect_err(|_| self.leave_fence(served_disk))?;
         }
@@ -68,6 +69,9 @@ impl DiskRegistry {
     /// Preserves a note that the socket's files will exist. If the worker dies before it can
     /// preserve the socket, its successor removes these files.
     fn announce(&self, served_disk: &ServedDisk) -> Result<(), ServedDiskError> {
+        if served_disk.spec().socket.is_none() {
+            return Ok(());
+        }
         let preserved_disk =
             PreservedDisk { leaving: true, active: false, ..served_disk.to_preserved() };
         Ok(self.keeper_client.preserve_disk(&preserved_disk, PreservedFds::default())?)

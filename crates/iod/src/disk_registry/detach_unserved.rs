@@ -64,7 +64,9 @@ impl DiskRegistry {
             .into_iter()
             .find(|preserved_disk_record| preserved_disk_record.held().spec.id == id);
         let Some(PreservedDiskRecord::Known(preserved_disk)) = held else { return };
-        if let Err(error) = Listener::sweep(&preserved_disk.spec.socket) {
+        if let Some(socket) = &preserved_disk.spec.socket
+            && let Err(error) = Listener::sweep(socket)
+        {
             // Another process owns the path by now, or the files were never created.
             tracing::info!(disk = id, "socket file not removed: {}", error_chain(&error));
         }

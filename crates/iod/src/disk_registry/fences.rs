@@ -20,7 +20,7 @@ pub(super) struct OrphanedFenceWait {
 }
 
 /// Disk, socket and image, which identify a fence.
-type Of = (String, PathBuf, Backend);
+type Of = (String, Option<PathBuf>, Backend);
 
 fn of(served_disk: &ServedDisk) -> Of {
     let spec = served_disk.spec();

@@ -182,8 +182,8 @@ impl DiskRegistry {
         Some(preserved_disk)
     }
 
-    /// Retries a refused disk that must become active, because its image may be back. Returns
-    /// `None` if the disk is not refused.
+    /// Retries a refused disk that must become active, because its image may be back. A disk without
+    /// a socket becomes what it was. Returns `None` if the disk is not refused.
     pub(super) fn retry_refused(&self, id: &str) -> Option<Result<DiskReply, RpcError>> {
         let mut disks = self.disks();
         let entry = disks.by_id.get(id)?;
@@ -194,13 +194,13 @@ impl DiskRegistry {
         if refused.novel {
             return Some(Err(wrong_state(&refused.reason)));
         }
+        let has_socket = refused.preserved_disk.spec.socket.is_some();
         let exported = refused.preserved_disk.is_exported_for_writing();
-        let preserved_disk = match exported {
+        let activates = has_socket && !exported;
+        let preserved_disk = match activates {
+            true => PreservedDisk { active: true, paused: false, ..refused.preserved_disk.clone() },
             // The disk is restored in its former state, which does not include activation.
-            true => refused.preserved_disk.clone(),
-            false => {
-                PreservedDisk { active: true, paused: false, ..refused.preserved_disk.clone() }
-            }
+            false => refused.preserved_disk.clone(),
         };
         match phase.begin(Verb::Activate) {
             Err(refused) => return Some(Err(refusal(refused))),
@@ -208,7 +208,7 @@ impl DiskRegistry {
             Ok(VerbDecision::Work(phase)) => {
                 if let Some(entry) = disks.by_id.get_mut(id) {
                     let back = Phase::Busy(Verb::Restore, goal(&preserved_disk));
-                    entry.phase = if exported { back } else { phase };
+                    entry.phase = if activates { phase } else { back };
                 }
             }
         }
@@ -218,7 +218,7 @@ impl DiskRegistry {
             .and_then(|served_disk| served_disk.ok_or(ServedDiskError::Gone))
             .map_err(failed);
         Some(brought.and_then(|served_disk| {
-            if exported {
+            if has_socket && exported {
                 served_disk.refuse_writable().map_err(wrong_state)?;
             }
             Ok(reply(&served_disk))

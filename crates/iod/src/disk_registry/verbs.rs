@@ -16,7 +16,8 @@ impl DiskRegistry {
     /// Locks a disk's image and serves the disk.
     ///
     /// # Errors
-    /// No such disk, another verb is running, or another program uses the image.
+    /// No such disk, another verb is running, another program uses the image, or the disk has no
+    /// socket.
     pub fn activate(&self, id: &str) -> Result<DiskReply, RpcError> {
         if let Some(outcome) = self.retry_refused(id) {
             return outcome;
@@ -166,6 +167,9 @@ impl DiskRegistry {
         work: impl FnOnce(&Arc<ServedDisk>) -> Result<(), ServedDiskError>,
     ) -> Result<DiskReply, RpcError> {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
+        if entry.served_disk.as_ref().is_some_and(|disk| disk.spec().socket.is_none()) {
+            verb.check_without_socket().map_err(refusal)?;
+        }
         let verb_decision = entry.phase.begin(verb).map_err(refusal)?;
         let served_disk = entry.served_disk.clone().ok_or_else(|| no_such_disk(id))?;
         // The verb is repeated because its effect could not be preserved. Only that is left to do.

@@ -101,7 +101,9 @@ impl PreservedFds {
             }
         }
         let mut sockets = sockets.into_iter();
-        let listener = sockets.next();
+        // Without a socket of the disk, all are those of its exports.
+        let listens = !data["spec"]["socket"].is_null();
+        let listener = if listens { sockets.next() } else { None };
         Ok(Self { listener, sources, exports: sockets.collect() })
     }
 }
@@ -110,6 +112,7 @@ impl PreservedFds {
 mod tests {
     use model::spec::{Backend, DiskSpec};
     use serde_json::json;
+    use vhost_user::{Access, Listener};
 
     use super::*;
 
@@ -142,6 +145,33 @@ mod tests {
         // A disk without descriptors has the record that it always had.
         let entry = PreservedFds::default().entry(&preserved_disk).unwrap();
         assert_eq!(entry.data, serde_json::to_value(&preserved_disk).unwrap());
+    }
+
+    #[test]
+    fn the_first_socket_is_that_of_the_disk_if_it_has_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = |name: &str| Listener::bind(&folder.path().join(name), &Access::default());
+        let (one, other) = (listen("1").unwrap(), listen("2").unwrap());
+        let with = DiskSpec::new("d", folder.path().join("1"), Backend::Memory(512));
+        let without = DiskSpec::without_socket("d", Backend::Memory(512));
+        for (spec, listener, exports) in
+            [(with, Some(&one), &[&other][..]), (without, None, &[&one, &other])]
+        {
+            let preserved: PreservedDisk =
+                serde_json::from_value(json!({"spec": spec, "active": false})).unwrap();
+            let fds = PreservedFds {
+                listener: listener.map(|one| one.parts().unwrap()),
+                exports: exports.iter().map(|one| one.parts().unwrap()).collect(),
+                ..PreservedFds::default()
+            };
+            let read = PreservedFds::read(fds.entry(&preserved).unwrap()).unwrap();
+            assert_eq!(
+                read.listener.map(|parts| parts.path),
+                listener.map(|one| one.path().into())
+            );
+            let found: Vec<_> = read.exports.iter().map(|parts| parts.path.as_path()).collect();
+            assert_eq!(found, exports.iter().map(|one| one.path()).collect::<Vec<_>>());
+        }
     }
 
     #[test]

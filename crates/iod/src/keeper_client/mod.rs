@@ -23,7 +23,7 @@ use std::io;
 use std::time::Duration;
 
 use model::export::ExportSpec;
-use model::spec::{Backend, DiskSpec};
+use model::spec::DiskSpec;
 use serde::{Deserialize, Serialize};
 use vhost_user::ListenerParts;
 
@@ -39,7 +39,8 @@ pub(crate) const CONTROL: &str = "control";
 /// Newest format of [`PreservedDisk`] that is read. A new field that older workers may ignore needs
 /// no new format.
 pub(crate) const HELD_FORMAT: u32 = 2;
-/// Format of a disk whose backend is plain ([`Backend::is_plain`]). Every worker reads it.
+/// Format of a disk with a socket and a plain backend ([`model::spec::Backend::is_plain`]). Every
+/// worker reads it.
 const PLAIN_FORMAT: u32 = 1;
 
 fn first_format() -> u32 {
@@ -80,10 +81,13 @@ pub struct PreservedDisk {
 }
 
 impl PreservedDisk {
-    /// Returns the format in which a disk of this backend is preserved. Workers that know only plain
-    /// backends must not continue with others.
-    pub(crate) fn format_of(backend: &Backend) -> u32 {
-        if backend.is_plain() { PLAIN_FORMAT } else { HELD_FORMAT }
+    /// Returns the format in which a disk of this spec is preserved. Workers that know only plain
+    /// backends must not continue with others, nor with disks without a socket.
+    pub(crate) fn format_of(spec: &DiskSpec) -> u32 {
+        match spec.backend.is_plain() && spec.socket.is_some() {
+            true => PLAIN_FORMAT,
+            false => HELD_FORMAT,
+        }
     }
 
     /// Returns the identities of all files, top first. Old records may have none.
@@ -119,7 +123,8 @@ impl From<disk::FileIdentity> for Identity {
 /// Descriptors of a disk that outlive a worker.
 #[derive(Debug, Default)]
 pub struct PreservedFds {
-    /// Listening socket for front-ends. `None` if the disk connects to its front-end.
+    /// Listening socket for front-ends. `None` if the disk connects to its front-end, or has no
+    /// socket.
     pub listener: Option<ListenerParts>,
     /// Bytes of a memory disk, journal of an image, and files that were handed in.
     pub sources: Sources,

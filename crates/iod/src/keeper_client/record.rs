@@ -1,7 +1,5 @@
 //! Preserved record of a disk, read by a worker that may have another version.
 
-use std::path::PathBuf;
-
 use model::spec::{Backend, DiskSpec};
 use serde::Deserialize;
 use serde_json::Value;
@@ -57,14 +55,12 @@ impl PreservedDiskRecord {
 fn glimpse(id: &str, data: &Value) -> PreservedDisk {
     let spec = data.get("spec").unwrap_or(&Value::Null);
     let backend = part(spec, "backend").unwrap_or(Backend::Null(0));
-    let socket: PathBuf = part(spec, "socket").unwrap_or_default();
+    let partial =
+        DiskSpec { socket: part(spec, "socket"), ..DiskSpec::without_socket(id, backend) };
     let whole = serde_json::from_value(spec.clone());
     PreservedDisk {
         format: HELD_FORMAT,
-        spec: DiskSpec {
-            id: id.into(),
-            ..whole.unwrap_or_else(|_| DiskSpec::new(id, socket, backend))
-        },
+        spec: DiskSpec { id: id.into(), ..whole.unwrap_or(partial) },
         active: false,
         paused: false,
         leaving: false,
@@ -96,9 +92,20 @@ mod tests {
                 panic!("{text}")
             };
             assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", text);
-            assert_eq!(PreservedDisk::format_of(&disk.spec.backend), format);
+            assert_eq!(PreservedDisk::format_of(&disk.spec), format);
             assert_eq!(disk.file_identities().len(), files);
         }
+    }
+
+    #[test]
+    fn a_disk_without_a_socket_is_none_of_a_worker_that_knows_the_first_format_alone() {
+        let mut data: Value = serde_json::from_str(PLAIN).unwrap();
+        data["spec"].as_object_mut().unwrap().remove("socket").unwrap();
+        let read = PreservedDiskRecord::read("d1", &data);
+        assert_eq!(read.held().spec.socket, None);
+        assert_eq!(PreservedDisk::format_of(&read.held().spec), HELD_FORMAT);
+        data["format"] = (HELD_FORMAT + 1).into();
+        assert_eq!(PreservedDiskRecord::read("d1", &data).held().spec.socket, None);
     }
 
     #[test]

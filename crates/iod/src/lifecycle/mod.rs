@@ -11,7 +11,7 @@
 //! ```
 //! Verbs take time. While one runs, the disk is busy and refuses all others. Only a disk that has
 //! its image locked can be resized or paused, because without the lock another program may use the
-//! image. A verb whose goal is reached already does nothing and succeeds, so that a caller who lost
+//! image. A disk without a socket stays attached. A verb whose goal is reached already does nothing and succeeds, so that a caller who lost
 //! a reply can repeat it. A paused disk is an exception: it cannot be activated. Otherwise one
 //! caller could end a pause by accident on which another caller relies.
 
@@ -98,6 +98,12 @@ pub enum VerbRefused {
     /// The disk is not open.
     #[error("the disk is refused, see `stats`; activate it to try again, or detach it")]
     NotOpen,
+    /// No guest can use the disk.
+    #[error(
+        "the disk has no socket, so no guest uses it, and it cannot be {0}; detach it, and attach \
+         it with a socket"
+    )]
+    NoSocket(VerbText),
     /// The disk is paused, and another caller may rely on the pause.
     #[error("the disk is paused; resume it, or deactivate it first")]
     Paused,
@@ -128,6 +134,19 @@ impl fmt::Display for VerbText {
 }
 
 impl Verb {
+    /// Checks that the verb makes sense for a disk without a socket, which is never active.
+    ///
+    /// # Errors
+    /// [`VerbRefused::NoSocket`].
+    pub fn check_without_socket(self) -> Result<(), VerbRefused> {
+        match self {
+            Self::Activate | Self::Pause | Self::Resume | Self::Resize => {
+                Err(VerbRefused::NoSocket(VerbText(self)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the method name of the verb.
     pub fn method(self) -> &'static str {
         match self {

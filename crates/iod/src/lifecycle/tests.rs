@@ -5,6 +5,17 @@ use super::Verb::*;
 use super::VerbRefused::{Exists, NotOpen};
 use super::*;
 
+#[test]
+fn a_disk_without_a_socket_is_never_active() {
+    let of_active = [Activate, Pause, Resume, Resize];
+    for verb in VERBS {
+        let refused = verb.check_without_socket().err();
+        let expected =
+            of_active.contains(&verb).then_some(super::VerbRefused::NoSocket(VerbText(verb)));
+        assert_eq!(refused, expected, "{verb:?}");
+    }
+}
+
 const VERBS: [Verb; 12] = [
     Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport,
     Detach,

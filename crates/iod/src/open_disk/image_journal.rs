@@ -48,18 +48,22 @@ pub(super) fn bytes() -> u64 {
 }
 
 impl ImageJournal {
-    /// Of the image with this identity, of a disk with this socket.
+    /// Of the image with this identity, of a disk with this socket, if it has one.
     ///
     /// # Errors
     /// The host does not tell its boot.
     pub(super) fn new(
         identity: FileIdentity,
-        socket: &Path,
+        socket: Option<&Path>,
         memory: Option<Arc<Mapping>>,
     ) -> io::Result<Self> {
         let boot = fs::read_to_string(BOOT_ID)?.trim().to_owned();
-        let beside = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folders = vec![FOLDER.into(), beside.unwrap_or(Path::new(".")).to_owned()];
+        let beside = socket.map(|socket| match socket.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        });
+        let folders = [Some(Path::new(FOLDER)), beside].into_iter().flatten();
+        let folders = folders.map(Path::to_owned).collect();
         let FileIdentity { device, inode, born_ns } = identity;
         let prefix = format!("journal-{device:x}-{inode:x}-{:x}-", born_ns.unwrap_or(0));
         let (made, former) = Default::default();
@@ -228,7 +232,7 @@ mod tests {
     const IDENTITY: FileIdentity = FileIdentity { device: 1, inode: 2, born_ns: Some(3) };
 
     fn journal(folder: &Path) -> Arc<ImageJournal> {
-        let mut journal = ImageJournal::new(IDENTITY, &folder.join("s"), None).unwrap();
+        let mut journal = ImageJournal::new(IDENTITY, Some(&folder.join("s")), None).unwrap();
         journal.folders.remove(0);
         Arc::new(journal)
     }
@@ -300,7 +304,7 @@ mod tests {
 
     #[test]
     fn without_a_folder_the_error_says_what_to_do() {
-        let mut journal = ImageJournal::new(IDENTITY, Path::new("s"), None).unwrap();
+        let mut journal = ImageJournal::new(IDENTITY, Some(Path::new("s")), None).unwrap();
         journal.folders = vec!["/nowhere".into()];
         let error = Arc::new(journal).open().err().unwrap().to_string();
         assert!(

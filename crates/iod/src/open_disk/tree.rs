@@ -197,7 +197,7 @@ impl<'a> TreeOpener<'a> {
                 Some(private.map(Arc::new).map_err(|source| journal_error(name)(source))?)
             }
         };
-        let journal = ImageJournal::new(file.identity()?, &self.spec.socket, memory);
+        let journal = ImageJournal::new(file.identity()?, self.spec.socket.as_deref(), memory);
         Ok(Arc::new(journal.map_err(DiskError::os("find the journal of", label(name)))?))
     }
 

@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::Parser;
 use model::spec::{Backend, FileRef};
 use rustix::event::{EventfdFlags, eventfd};
+use tracing::field::display;
 use vhost_user::{StopSignal, Woken};
 
 use crate::inherited_fds::{adopt, connected, report_ready};
@@ -140,7 +141,10 @@ impl Disk<'_> {
             return Ok(());
         }
         let source = match options.fd {
-            Some(fd) => SocketRole::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
+            Some(fd) => {
+                let stream = connected(fd).with_context(|| format!("--fd {fd}"))?;
+                Some(SocketRole::Connected(stream))
+            }
             None => {
                 if !options.connect && !served_disk.listens() {
                     served_disk.listen()?;
@@ -157,7 +161,8 @@ impl Disk<'_> {
         let ended = StopSignal::new().context("cannot make a signal")?;
         served_disk.serve(source, Some(ended.clone()))?;
         let size = served_disk.geometry().size;
-        tracing::info!(socket = %served_disk.spec().socket.display(), bytes = size, "serving");
+        let socket = served_disk.spec().socket.as_ref().map(|socket| display(socket.display()));
+        tracing::info!(socket, bytes = size, "serving");
         match (&self.keeper_client, ready) {
             // The keeper reports readiness to the caller.
             (Some(keeper_client), _) => keeper_client.ready(),

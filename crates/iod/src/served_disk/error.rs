@@ -157,6 +157,15 @@ pub enum ServedDiskError {
         /// Newest format that both sides know.
         record: u32,
     },
+    /// The next process knows no disks without a socket.
+    #[error(
+        "it has no socket, and the new worker reads disk records up to format {record}, in which \
+         every disk has one; detach the disk, or upgrade to a newer version"
+    )]
+    NoSocketUnknown {
+        /// Newest format that both sides know.
+        record: u32,
+    },
     /// The disk cannot be quiesced.
     #[error("{reason}")]
     NoStand {

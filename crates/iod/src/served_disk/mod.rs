@@ -1,4 +1,4 @@
-//! One opened disk behind its socket.
+//! One opened disk behind its socket, if it has one.
 //!
 //! Three kinds of threads meet here. The disk's session thread serves one front-end at a time.
 //! Callers activate, deactivate, pause, resize, export and detach. Other callers read statistics. A
@@ -201,12 +201,13 @@ impl ServedDisk {
         self.queues.notify();
     }
 
-    /// Listens on the socket of the spec.
+    /// Listens on the socket of the spec, if it has one.
     ///
     /// # Errors
     /// [`ServedDiskError::Socket`].
     pub fn listen(&self) -> Result<(), ServedDiskError> {
-        let listener = Listener::bind(&self.spec.socket, &self.access())?;
+        let Some(socket) = &self.spec.socket else { return Ok(()) };
+        let listener = Listener::bind(socket, &self.access())?;
         *lock(&self.listener) = Some(Arc::new(listener));
         Ok(())
     }
@@ -221,11 +222,11 @@ impl ServedDisk {
     }
 
     /// Returns how front-ends connect: they connect to the listener if there is one. Otherwise the
-    /// disk connects to them.
-    pub fn source(&self) -> SocketRole {
+    /// disk connects to them. Returns `None` if the disk has no socket.
+    pub fn source(&self) -> Option<SocketRole> {
         match &*lock(&self.listener) {
-            Some(listener) => SocketRole::Listen(Arc::clone(listener)),
-            None => SocketRole::Connect(self.spec.socket.clone()),
+            Some(listener) => Some(SocketRole::Listen(Arc::clone(listener))),
+            None => self.spec.socket.clone().map(SocketRole::Connect),
         }
     }
 

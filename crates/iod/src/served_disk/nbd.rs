@@ -5,7 +5,8 @@
 //! unexport --> connections end; a writer releases the lock
 //! ```
 //! A read-only export is possible whatever else the disk does. A writable export is like a guest:
-//! it locks the image, so there is no guest and no other writable export beside it.
+//! it locks the image, so there is no guest and no other writable export beside it. An image with a
+//! map is read through its owner, so a read-only export locks such an image, too, if no guest has.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::nbd::{Counts, NbdServer, Options};
+use disk::Disk;
 use model::export::ExportSpec;
 use model::report::ExportStats;
 use vhost_user::{Access, Listener, ListenerParts};
@@ -228,20 +230,36 @@ impl ServedDisk {
         }
     }
 
+    /// Returns whether an export needs the disk's lock.
+    fn needs_lock(&self, spec: &ExportSpec) -> bool {
+        !spec.read_only || self.disk.reads_need_activation()
+    }
+
+    /// Returns whether the guest or an export needs the disk's lock.
+    fn is_lock_used(&self) -> bool {
+        self.is_active() || lock(&self.exports).iter().any(|one| self.needs_lock(&one.spec))
+    }
+
+    /// Returns whether a new tree of the disk must be active at once.
+    pub(super) fn needs_active(&self, tree: &dyn Disk) -> bool {
+        self.is_active() || tree.reads_need_activation() && !lock(&self.exports).is_empty()
+    }
+
     fn start_export(
         self: &Arc<Self>,
         spec: &ExportSpec,
         listener: Arc<Listener>,
         deadline: Option<Instant>,
     ) -> Result<(), ServedDiskError> {
-        if !spec.read_only {
+        let locks = self.needs_lock(spec) && !self.is_active();
+        if locks {
             self.take_lock("disk.export", deadline)?;
         }
         let started = NbdExport::start(self, spec, listener, Arc::clone(&self.pool));
         match started {
             Ok(export) => lock(&self.exports).push(export),
             Err(source) => {
-                if !spec.read_only {
+                if locks && !self.is_lock_used() {
                     // Nothing was written, so no flush is needed.
                     let _ = self.release(self.deadline(), "disk.export");
                 }
@@ -268,28 +286,38 @@ impl ServedDisk {
             return Err(NbdExportError::None { socket }.into());
         }
         ending.iter().for_each(NbdExport::hang_up);
-        let mut outcome = Ok(());
-        for export in ending {
-            let (server, writes) = (Arc::clone(&export.server), !export.spec.read_only);
-            // Close its socket before waiting for the remaining requests.
-            drop(export);
-            if writes {
-                outcome = self.release_export(server);
-            }
-        }
-        outcome
+        let writes = ending.iter().any(|one| !one.spec.read_only);
+        let locked = ending.iter().filter(|one| self.needs_lock(&one.spec));
+        let servers: Vec<_> = locked.map(|one| Arc::clone(&one.server)).collect();
+        // Close the sockets before waiting for the remaining requests.
+        drop(ending);
+        let keeps_lock = servers.is_empty() || self.is_lock_used();
+        if keeps_lock && !writes { Ok(()) } else { self.end_locked(servers, keeps_lock) }
     }
 
-    /// Releases the lock when the last request of an export has ended.
-    fn release_export(self: &Arc<Self>, server: Arc<NbdServer>) -> Result<(), ServedDiskError> {
+    /// Waits for the last request of exports that needed the lock. Then flushes, and releases the
+    /// lock unless others use it.
+    fn end_locked(
+        self: &Arc<Self>,
+        servers: Vec<Arc<NbdServer>>,
+        keeps_lock: bool,
+    ) -> Result<(), ServedDiskError> {
         let verb = self.ending_verb().unwrap_or("disk.unexport");
         let deadline = self.deadline();
-        if server.wait_ended(deadline.saturating_duration_since(Instant::now())) {
-            return self.release(deadline, verb);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        if !servers.iter().all(|server| server.wait_ended(left())) {
+            let requests: u64 = servers.iter().map(|server| server.connections() as u64).sum();
+            self.mark_stuck(verb, requests);
+            let wait = |server: &Arc<NbdServer>| while !server.wait_ended(LONG) {};
+            self.clean_up_after(move || servers.iter().for_each(wait));
+            if keeps_lock {
+                return Err(self.stuck_error(verb, format!("{requests} requests")));
+            }
+        } else if keeps_lock {
+            let disk = Arc::clone(&self.disk);
+            let work = move || disk.sync();
+            return self.run_with_stop_deadline(deadline, verb, "a flush", work);
         }
-        let left = server.connections() as u64;
-        self.mark_stuck(verb, left);
-        self.clean_up_after(move || while !server.wait_ended(LONG) {});
         self.release(deadline, verb)
     }
 
@@ -314,9 +342,14 @@ impl ServedDisk {
         lock(&self.exports).iter().for_each(|one| one.gate.resume());
     }
 
-    /// Disconnects all clients. Does not wait.
+    /// Disconnects all clients and accepts no more. Does not wait.
     pub(super) fn hang_up_exports(&self) {
         lock(&self.exports).iter().for_each(NbdExport::hang_up);
+    }
+
+    /// Disconnects all clients, which may connect again. Does not wait.
+    pub(super) fn disconnect_clients(&self) {
+        lock(&self.exports).iter().for_each(|one| one.server.disconnect());
     }
 
     /// Restores the exports of a disk that is taken over. A read-only export that cannot be
@@ -325,7 +358,8 @@ impl ServedDisk {
     /// at the deadline only if `in_time` is true.
     ///
     /// # Errors
-    /// A writable export cannot be restored. It stays preserved.
+    /// A writable export cannot be restored, or a read-only one that needs the lock cannot be
+    /// restored yet. It stays preserved.
     pub(crate) fn restore_exports(
         self: &Arc<Self>,
         specs: &[ExportSpec],
@@ -335,17 +369,19 @@ impl ServedDisk {
         let deadline = in_time.then(|| self.deadline());
         for (spec, parts) in specs.iter().zip(sockets) {
             // A refused disk may have been activated since.
-            let waits = !spec.read_only && !self.is_active();
+            let needs_lock = self.needs_lock(spec) && !self.is_active();
+            let waits =
+                |error: &ServedDiskError| needs_lock && (!spec.read_only || error.is_passing());
             let started =
                 Listener::adopt(parts).map_err(ServedDiskError::from).and_then(|listener| {
-                    if !spec.read_only && !waits {
+                    if !spec.read_only && !needs_lock {
                         return Err(NbdExportError::Active.into());
                     }
                     let listener = Arc::new(listener);
                     let started = self.start_export(spec, Arc::clone(&listener), deadline);
-                    match Arc::into_inner(listener) {
+                    match (&started, Arc::into_inner(listener)) {
                         // Clients wait in the socket's backlog.
-                        Some(listener) if waits => listener.close_keep_files(),
+                        (Err(error), Some(listener)) if waits(error) => listener.close_keep_files(),
                         _ => {}
                     }
                     started
@@ -353,7 +389,7 @@ impl ServedDisk {
             let socket = spec.socket.display();
             match started {
                 Ok(()) => tracing::info!(disk = spec.id, %socket, "exported again"),
-                Err(error) if waits => return Err(error),
+                Err(error) if waits(&error) => return Err(error),
                 Err(error) => {
                     let cause = crate::error::error_chain(&error);
                     tracing::error!(disk = spec.id, %socket, "export not restored: {cause}");
@@ -366,9 +402,9 @@ impl ServedDisk {
     /// Ends all exports and leaves the files of their sockets, which stay preserved.
     pub(super) fn release_exports_keep_files(self: &Arc<Self>) {
         let exports = std::mem::take(&mut *lock(&self.exports));
-        let writes = exports.iter().any(|one| !one.spec.read_only);
+        let locked = exports.iter().any(|one| self.needs_lock(&one.spec));
         exports.into_iter().for_each(NbdExport::leave_socket);
-        if writes {
+        if locked {
             // No client was served, so no flush is needed.
             let _ = self.release(self.deadline(), "disk.export");
         }

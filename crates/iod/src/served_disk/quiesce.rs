@@ -62,7 +62,7 @@ pub(crate) struct DiskFormats {
     pub(crate) session: u32,
 }
 
-/// First format that lists the files of a tree.
+/// First format that lists the files of a tree. Its readers know disks without a socket, too.
 const TREE_FORMAT: u32 = 4;
 
 /// Handover record of a disk. Its descriptors follow: those of the files, then those of the session.
@@ -138,10 +138,16 @@ impl ServedDisk {
     /// Checks that a process that reads disk records of this format can continue with the disk.
     ///
     /// # Errors
-    /// The backend is a tree that this format cannot tell.
+    /// The backend is a tree that this format cannot tell, or the disk has no socket.
     pub(crate) fn check_handover_format(&self, record: u32) -> Result<(), ServedDiskError> {
         let backend = &self.tree().backend;
-        if record >= TREE_FORMAT || backend.is_plain() {
+        if record >= TREE_FORMAT {
+            return Ok(());
+        }
+        if self.spec.socket.is_none() {
+            return Err(ServedDiskError::NoSocketUnknown { record });
+        }
+        if backend.is_plain() {
             return Ok(());
         }
         Err(ServedDiskError::TreeUnknown { backend: backend.to_string(), record })

@@ -196,7 +196,7 @@ pub(crate) fn swap_all(
     drop(held);
     swapped.map(|()| {
         // Clients of exports have channels on the former tree. They connect again.
-        disks.iter().for_each(|disk| disk.hang_up_exports());
+        disks.iter().for_each(|disk| disk.disconnect_clients());
         began.elapsed()
     })
 }
@@ -207,7 +207,7 @@ fn swap_stopped(
     deadline: Instant,
     preserve: impl Fn(&ServedDisk) -> Result<(), ServedDiskError>,
 ) -> Result<(), ServedDiskError> {
-    for one in replacements.iter().filter(|one| one.served_disk.is_active()) {
+    for one in replacements.iter().filter(|one| one.served_disk.needs_active(&*one.disk)) {
         let disk = Arc::clone(&one.disk);
         let place = one.served_disk.backend_text();
         let activated = run_with_deadline(deadline, move || disk.activate());

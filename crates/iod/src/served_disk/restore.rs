@@ -21,14 +21,12 @@ impl ServedDisk {
             tree.files.iter().map(|file| Identity::from(file.identity)).collect();
         let is_plain = tree.backend.is_plain();
         let identity = if is_plain { identities.pop() } else { None };
+        let backend = tree.backend.clone();
+        let spec = DiskSpec { caps: self.caps(), backend, ..self.spec.clone() }
+            .with_polling(self.poll_spec());
         PreservedDisk {
-            format: PreservedDisk::format_of(&tree.backend),
-            spec: DiskSpec {
-                caps: self.caps(),
-                backend: tree.backend.clone(),
-                ..self.spec.clone()
-            }
-            .with_polling(self.poll_spec()),
+            format: PreservedDisk::format_of(&spec),
+            spec,
             active: self.is_active(),
             paused: self.is_paused(),
             leaving: false,

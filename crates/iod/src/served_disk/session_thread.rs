@@ -43,13 +43,14 @@ pub enum SocketRole {
 impl ServedDisk {
     /// Starts the session thread. It signals `ended` when it ends, because no more front-ends can
     /// connect or because the disk is detached. [`Self::join_session_thread`] then returns the
-    /// reason. Without `ended`, a failure is logged.
+    /// reason. Without `ended`, a failure is logged. Without `source`, no front-end connects, and
+    /// there is no thread.
     ///
     /// # Errors
     /// The process cannot start more threads.
     pub fn serve(
         self: &Arc<Self>,
-        source: SocketRole,
+        source: Option<SocketRole>,
         ended: Option<StopSignal>,
     ) -> Result<(), ServedDiskError> {
         self.serve_on(source, ended, None)
@@ -58,10 +59,11 @@ impl ServedDisk {
     /// Starts the session thread like [`Self::serve`], and first continues `session`.
     pub(super) fn serve_on(
         self: &Arc<Self>,
-        source: SocketRole,
+        source: Option<SocketRole>,
         ended: Option<StopSignal>,
         session: Option<Session>,
     ) -> Result<(), ServedDiskError> {
+        let Some(source) = source else { return Ok(()) };
         let served_disk = Arc::clone(self);
         let (stop, done) = (lock(&self.stop).clone(), StopSignal::new().map_err(signal)?);
         let gone = done.clone();

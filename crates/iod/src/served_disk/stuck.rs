@@ -170,6 +170,7 @@ impl ServedDisk {
         }
         // A change of size may have completed late.
         self.device.resized();
+        self.open_exports();
         let mut queues = self.queues.lock();
         *lock(&self.disk_status.stuck) = None;
         queues.clear_stuck();

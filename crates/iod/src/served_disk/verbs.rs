@@ -145,18 +145,29 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Changes the size while no ring is served. Clients of exports connect again.
+    /// Changes the size while no ring is served and no client is accepted. Clients of exports connect
+    /// again. While the disk is stuck, exports stay shut.
     fn resize_drained(
         self: &Arc<Self>,
         size: Option<u64>,
     ) -> Result<disk::Geometry, ServedDiskError> {
+        let shut = self.shut_exports();
+        let shut = shut.map_err(|source| ServedDiskError::Os { action: "pause exports", source });
+        let resized = shut.and_then(|()| self.resize_shut(size));
+        if self.stuck().is_none() {
+            self.open_exports();
+        }
+        resized
+    }
+
+    fn resize_shut(self: &Arc<Self>, size: Option<u64>) -> Result<disk::Geometry, ServedDiskError> {
         let deadline = self.deadline();
         let not_drained = || ServedDiskError::NotDrained { place: self.backend_text() };
         let mut queues = self.queues.lock_until(deadline).ok_or_else(not_drained)?;
         if !queues.quiesce(deadline) {
             return Err(not_drained());
         }
-        self.hang_up_exports();
+        self.disconnect_clients();
         let disk = Arc::clone(&self.disk);
         match run_with_deadline(deadline, move || disk.resize(size)) {
             Ok(resized) => {

@@ -15,7 +15,7 @@ pub(crate) fn refused(
     let size_bytes = held.size.unwrap_or(0);
     DiskStats {
         state: DiskState::Refused,
-        socket: spec.socket.display().to_string(),
+        socket: spec.socket.as_ref().map(|socket| socket.display().to_string()),
         geometry: Geometry {
             size_bytes,
             block_size: held.block_size.or(spec.block_bytes()).unwrap_or(0),

@@ -89,7 +89,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
     DiskStats {
         id: spec.id.clone(),
         state: state(served_disk),
-        socket: spec.socket.display().to_string(),
+        socket: spec.socket.as_ref().map(|socket| socket.display().to_string()),
         backend: served_disk.tree().backend.clone(),
         geometry: reported(served_disk.geometry()),
         cache: spec.cache,

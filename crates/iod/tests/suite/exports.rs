@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::common::nbd::{client, connect_nonblocking, greet, is_closed, read, request};
+use crate::common::nbd::{client, connect_nonblocking, greet, is_closed, read, request, write};
 use crate::common::*;
+use image::qcow2::{CreateOptions, create_file};
 use model::report::{DiskState, ExportStats};
 use model::rpc::{ExportReply, RpcError, code};
 use serde_json::{Value, json};
@@ -144,6 +145,107 @@ fn what_cannot_be_exported_is_refused_and_leaves_nothing() {
     caller.call("disk.detach", json!({"id": "twin"})).unwrap();
     let left: Vec<_> = before.into_iter().filter(|n| n != "d" && n != "d.lock").collect();
     assert_eq!(names(&io.folder), left);
+}
+
+/// Creates a qcow2 image of `bytes` over a raw one. Returns the tree.
+pub(crate) fn layers(io: &Io, bytes: u64) -> Value {
+    let (base, top) = (image(&io.folder, "base.raw", bytes), io.socket("top.qcow2"));
+    create_file(&top, &CreateOptions::new(bytes)).unwrap();
+    json!({"qcow2": {"file": top, "backing": {"file": base}}})
+}
+
+#[test]
+fn layers_are_read_with_the_lock_whether_or_not_a_guest_has_it() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    let tree = layers(&io, SIZE);
+    caller.disk("disk.attach", inactive(&io, "d", tree.clone()));
+    let mut twin = io.spec("twin", tree);
+    twin["cache"] = json!("writeback");
+    let (socket, second) = (io.socket("d.nbd"), io.socket("second"));
+    exported(&mut caller, spec(&io, "d", true));
+    let mut reader = client(&socket);
+    assert_eq!(read(&mut reader, 0), [0; 512]);
+    refused(&mut caller, "disk.attach", twin.clone(), "in use");
+    // A writer beside it. Its end leaves the lock to the reader.
+    exported(&mut caller, json!({"id": "d", "socket": second, "read_only": false}));
+    write(&mut client(&second), 0, 5);
+    assert_eq!(read(&mut reader, 0), [5; 512]);
+    caller.disk("disk.unexport", json!({"id": "d", "socket": second}));
+    assert_eq!(read(&mut reader, 0), [5; 512]);
+    refused(&mut caller, "disk.attach", twin.clone(), "in use");
+    // A guest beside it. The end of the export leaves the lock to the guest.
+    caller.disk("disk.activate", json!({"id": "d"}));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    assert_eq!(guest.run(0, &Request::write(0, &[6; 512])).unwrap().status, status::OK);
+    assert_eq!(read(&mut reader, 0), [6; 512]);
+    caller.disk("disk.unexport", json!({"id": "d"}));
+    assert!(is_closed(&mut reader));
+    refused(&mut caller, "disk.attach", twin.clone(), "in use");
+    assert_eq!(guest.run(0, &Request::write(0, &[7; 512])).unwrap().status, status::OK);
+    caller.disk("disk.deactivate", json!({"id": "d"}));
+    // The last export of an inactive disk releases the lock.
+    exported(&mut caller, spec(&io, "d", true));
+    replace_worker(&mut io);
+    assert_eq!(read(&mut client(&socket), 0), [7; 512]);
+    let mut caller = io.caller();
+    refused(&mut caller, "disk.attach", twin.clone(), "in use");
+    caller.call("upgrade", json!({})).unwrap();
+    assert_eq!(read(&mut client(&socket), 0), [7; 512]);
+    let mut caller = io.caller();
+    refused(&mut caller, "disk.attach", twin.clone(), "in use");
+    caller.disk("disk.unexport", json!({"id": "d"}));
+    caller.disk("disk.attach", twin);
+    refused(&mut caller, "disk.export", spec(&io, "d", true), "in use");
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+#[test]
+fn an_export_whose_image_has_another_writer_by_now_does_not_come_back() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    let tree = layers(&io, SIZE);
+    caller.disk("disk.attach", inactive(&io, "d", tree.clone()));
+    caller.disk("disk.activate", json!({"id": "d"}));
+    exported(&mut caller, spec(&io, "d", true));
+    // The disk moves to another process.
+    caller.disk("disk.deactivate", json!({"id": "d"}));
+    let other = Io::start();
+    let mut moved = other.spec("d", tree);
+    moved["cache"] = json!("writeback");
+    other.caller().disk("disk.attach", moved);
+    replace_worker(&mut io);
+    let mut caller = io.caller();
+    eventually("the export is gone", || !io.socket("d.nbd").exists());
+    eventually("it is restored", || caller.state("d") == Some(DiskState::Attached));
+    assert!(export_stats(&mut caller, "d").is_empty());
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert!(io.process.stderr().contains("export not restored"), "{}", io.process.stderr());
+}
+
+#[test]
+fn clients_connect_again_after_a_new_size_and_another_backend() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let mut attach = io.spec("d", layers(&io, SIZE));
+    attach["cache"] = json!("writeback");
+    caller.disk("disk.attach", attach);
+    let socket = io.socket("d.nbd");
+    exported(&mut caller, spec(&io, "d", true));
+    let mut before = client(&socket);
+    caller.disk("disk.resize", json!({"id": "d", "size": 2 * SIZE}));
+    assert!(is_closed(&mut before));
+    let mut before = client(&socket);
+    assert_eq!(read(&mut before, 2 * SIZE - 512), [0; 512]);
+    let disks = json!({"disks": [{"id": "d", "file": io.socket("new.qcow2")}]});
+    caller.call("disk.snapshot", disks).unwrap();
+    assert!(is_closed(&mut before));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    assert_eq!(guest.run(0, &Request::write(0, &[4; 512])).unwrap().status, status::OK);
+    assert_eq!(read(&mut client(&socket), 0), [4; 512]);
+    eventually("one that ended does not count", || {
+        export_stats(&mut caller, "d")[0].connections == 0
+    });
 }
 
 /// Connects a client that stays within requests: it reads no replies, and sends no data for a

@@ -62,3 +62,4 @@ mod unheld;
 mod unkillable;
 mod upgrade;
 mod upgrade_hostile;
+mod without_socket;

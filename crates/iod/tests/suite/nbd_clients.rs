@@ -12,10 +12,10 @@ use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
-const SIZE: u64 = 16 << 20;
+pub(crate) const SIZE: u64 = 16 << 20;
 
 /// Runs a tool that must succeed. Returns its output.
-fn tool(line: &[&str]) -> String {
+pub(crate) fn tool(line: &[&str]) -> String {
     let out = tempfile::tempfile().unwrap();
     let mut command = Command::new(line[0]);
     command.args(&line[1..]).stdin(Stdio::null()).stdout(out.try_clone().unwrap());
@@ -32,8 +32,8 @@ fn parsed(line: &[&str]) -> Value {
     serde_json::from_str(&tool(line)).unwrap()
 }
 
-/// Creates an image with data, holes, and stored zeroes.
-fn sparse(io: &Io, name: &str) -> String {
+/// Creates an image of [`SIZE`] bytes with data, holes, and stored zeroes.
+pub(crate) fn sparse(io: &Io, name: &str) -> String {
     let path = image(&io.folder, name, SIZE);
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     let mut state = 1u32;
@@ -58,7 +58,8 @@ fn attach(io: &Io, id: &str, backend: Value, active: bool) {
     io.caller().disk("disk.attach", spec);
 }
 
-fn export(io: &Io, id: &str, read_only: bool) -> String {
+/// Exports a disk on the socket `ID.nbd`. Returns the address.
+pub(crate) fn export(io: &Io, id: &str, read_only: bool) -> String {
     let socket = io.socket(&format!("{id}.nbd"));
     let spec = json!({"id": id, "socket": socket, "read_only": read_only});
     let reply = io.caller().call("disk.export", spec).unwrap();

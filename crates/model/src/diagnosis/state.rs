@@ -92,6 +92,13 @@ pub(super) fn paused(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
 pub(super) fn inactive(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let id = &facts.disk.id;
     (facts.disk.state == DiskState::Attached).then(|| {
+        if facts.disk.socket.is_none() {
+            let sentence = format!("{id} has no socket, so no guest uses it.");
+            let step = format!(
+                "for a guest, detach it (ringway io disk.detach id={id}), and attach it with a socket"
+            );
+            return DiskVerdict::new(Cause::NoFrontEnd, sentence).next(step);
+        }
         let sentence = format!("{id} is attached and not active, so its guest waits.");
         let step = format!("activate it: ringway io disk.activate id={id}");
         DiskVerdict::new(Cause::Inactive, sentence).next(step)
@@ -124,10 +131,11 @@ pub(super) fn broken_ring_sentence(id: &str, all: &[BrokenRing]) -> Option<(Stri
 /// Returns a verdict if no front-end is connected.
 pub(super) fn no_front_end(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let disk = facts.disk;
-    (!disk.connected).then(|| {
+    let socket = disk.socket.as_deref().filter(|_| !disk.connected);
+    socket.map(|socket| {
         let sentence =
             format!("{} has no front-end: no machine is connected to its socket.", disk.id);
-        let step = format!("start the machine with the socket {}", disk.socket);
+        let step = format!("start the machine with the socket {socket}");
         DiskVerdict::new(Cause::NoFrontEnd, sentence).next(step)
     })
 }

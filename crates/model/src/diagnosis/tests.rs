@@ -37,6 +37,7 @@ impl Case {
     fn idle() -> Self {
         let mut disk = DiskStats::new("d", Backend::File("/img/d.raw".into()), 1 << 30);
         (disk.state, disk.connected, disk.queues_started) = (DiskState::Active, true, 1);
+        disk.socket = Some("/run/d.sock".into());
         disk.reactors = vec![0];
         disk.requests.read = 1000;
         disk.stages = stages(1000, [5.0, 0.0, 100.0], 100.0);
@@ -233,6 +234,11 @@ fn states() -> Vec<Row> {
             "its storage hangs, the detach gave up waiting 30 s ago, and 4 requests are still",
         ),
         (Cause::Inactive, state(DiskState::Attached), "is attached and not active"),
+        (
+            Cause::NoFrontEnd,
+            state(DiskState::Attached).with(|case| case.disk().socket = None),
+            "has no socket, so no guest uses it",
+        ),
         (
             Cause::NoFrontEnd,
             Case::idle().with(|case| case.disk().connected = false),

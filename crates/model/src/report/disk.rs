@@ -102,8 +102,9 @@ pub struct DiskStats {
     pub id: String,
     /// State of the disk.
     pub state: DiskState,
-    /// Path of its socket.
-    pub socket: String,
+    /// Path of its socket. Absent if the disk has none, so that no guest uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
     /// Backend that stores its bytes.
     pub backend: Backend,
     /// Geometry as the guest sees it.
@@ -248,7 +249,7 @@ impl DiskStats {
         Self {
             id: id.into(),
             state: DiskState::Attached,
-            socket: String::new(),
+            socket: None,
             backend,
             geometry: Geometry { size_bytes, block_size: 512, read_only: false },
             cache: CacheMode::default(),

@@ -46,6 +46,16 @@ pub fn validate_socket(path: &Path, mode: Option<u32>) -> Result<(), SpecError> 
     Ok(())
 }
 
+/// Checks that a disk without a socket gives no access rights of one.
+pub(super) fn validate_no_socket(mode: Option<u32>, group: Option<&str>) -> Result<(), SpecError> {
+    let problem = "the disk has no socket; give one, or leave this field out";
+    match (mode, group) {
+        (Some(_), _) => refuse("socket_mode", problem),
+        (_, Some(_)) => refuse("socket_group", problem),
+        (None, None) => Ok(()),
+    }
+}
+
 pub(super) fn validate_serial(serial: Option<&str>) -> Result<(), SpecError> {
     let Some(serial) = serial else { return Ok(()) };
     if serial.len() > MAX_SERIAL_BYTES {

@@ -16,8 +16,8 @@ pub use crate::caps::Caps;
 use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
 pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
-use check::validate_serial;
 pub use check::{validate_block_size, validate_id, validate_socket};
+use check::{validate_no_socket, validate_serial};
 pub use text::{parse_size, parse_time_ms};
 
 /// Maximum number of queues of a disk. QEMU's limit for a virtio device is 1024. With 256, two
@@ -97,8 +97,10 @@ pub enum OnFull {
 pub struct DiskSpec {
     /// Name of the disk within the process.
     pub id: String,
-    /// Unix socket to listen on.
-    pub socket: PathBuf,
+    /// Unix socket to listen on. A disk without one serves no guest and stays inactive: it is there
+    /// for NBD exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
     /// Backend that stores the bytes.
     pub backend: Backend,
     /// Number of virtqueues offered.
@@ -147,7 +149,7 @@ pub struct DiskSpec {
     /// Group that owns the socket, by name or number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_group: Option<String>,
-    /// Whether to take the lock and serve at once.
+    /// Whether to take the lock and serve at once. Without a socket, this has no effect.
     #[serde(default = "yes")]
     pub activate: bool,
     /// Whether to measure request times, for `ringway why`, `ringway top` and metrics.
@@ -184,9 +186,14 @@ pub(crate) fn refuse<T>(field: &'static str, problem: impl Into<String>) -> Resu
 impl DiskSpec {
     /// Creates a disk with default values.
     pub fn new(id: impl Into<String>, socket: impl Into<PathBuf>, backend: Backend) -> Self {
+        Self { socket: Some(socket.into()), ..Self::without_socket(id, backend) }
+    }
+
+    /// Creates a disk without a socket, with default values.
+    pub fn without_socket(id: impl Into<String>, backend: Backend) -> Self {
         Self {
             id: id.into(),
-            socket: socket.into(),
+            socket: None,
             backend,
             queues: 1,
             read_only: false,
@@ -212,7 +219,10 @@ impl DiskSpec {
     /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_id(&self.id)?;
-        validate_socket(&self.socket, self.socket_mode)?;
+        match &self.socket {
+            Some(socket) => validate_socket(socket, self.socket_mode)?,
+            None => validate_no_socket(self.socket_mode, self.socket_group.as_deref())?,
+        }
         if self.queues == 0 || self.queues > MAX_QUEUES {
             return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
         }
@@ -228,6 +238,11 @@ impl DiskSpec {
             return refuse("stop_deadline_ms", problem);
         }
         self.backend.validate(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES).into())
+    }
+
+    /// Returns whether an attach takes the lock and serves the disk at once.
+    pub fn activates(&self) -> bool {
+        self.activate && self.socket.is_some()
     }
 
     /// Returns the requested polling settings.

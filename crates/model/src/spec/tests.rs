@@ -19,6 +19,23 @@ fn attach_parameters_of_the_manual_parse() {
 }
 
 #[test]
+fn a_spec_has_a_socket_on_the_wire_if_the_disk_has_one() {
+    // Every version reads and writes this text.
+    let text = r#"{"id":"d1","socket":"/run/x/d1.sock","backend":{"null":1048576},"queues":1,"read_only":false,"cache":"none","on_full":"wait","stop_deadline_ms":30000,"activate":true,"record":true}"#;
+    assert_eq!(serde_json::to_string(&spec()).unwrap(), text);
+    assert_eq!(serde_json::from_str::<DiskSpec>(text).unwrap(), spec());
+    assert!(spec().activates());
+    assert!(!DiskSpec { activate: false, ..spec() }.activates());
+
+    let without = DiskSpec::without_socket("d1", Backend::Null(1 << 20));
+    let text = text.replace(r#""socket":"/run/x/d1.sock","#, "");
+    assert_eq!(serde_json::to_string(&without).unwrap(), text);
+    assert_eq!(serde_json::from_str::<DiskSpec>(&text).unwrap(), without);
+    assert_eq!(without.validate(), Ok(()));
+    assert!(!without.activates(), "also if it asks for that");
+}
+
+#[test]
 fn polling_is_there_only_when_it_was_asked_for() {
     let plain = serde_json::to_value(spec()).unwrap();
     assert!(plain.as_object().unwrap().keys().all(|key| !key.starts_with("poll")), "{plain}");
@@ -69,10 +86,13 @@ fn unknown_fields_are_refused() {
 #[test]
 fn each_bad_field_is_named() {
     type Break = fn(&mut DiskSpec);
-    let cases: [(&str, Break); 14] = [
+    let cases: [(&str, Break); 17] = [
         ("id", |s| s.id = "a/b".into()),
         ("id", |s| s.id = "-a".into()),
-        ("socket", |s| s.socket = "/".repeat(108).into()),
+        ("socket", |s| s.socket = Some("/".repeat(108).into())),
+        ("socket", |s| s.socket = Some("".into())),
+        ("socket_mode", |s| (s.socket, s.socket_mode) = (None, Some(0o660))),
+        ("socket_group", |s| (s.socket, s.socket_group) = (None, Some("kvm".into()))),
         ("queues", |s| s.queues = 0),
         ("queues", |s| s.queues = MAX_QUEUES + 1),
         ("serial", |s| s.serial = Some("x".repeat(21))),

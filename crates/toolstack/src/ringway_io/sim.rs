@@ -190,7 +190,7 @@ impl Datapath for SimPath {
             let disks = disks.map(|(id, disk)| DiskStats {
                 state: state_of(disk),
                 geometry: geometry(disk),
-                socket: disk.spec.socket.display().to_string(),
+                socket: disk.spec.socket.as_ref().map(|socket| socket.display().to_string()),
                 caps: disk.spec.caps,
                 polling: Some(PollStats {
                     set: disk.spec.polling().resolve(),

@@ -138,7 +138,7 @@ impl State {
 
     /// Returns the disk of a slot, if its datapath listens on this socket.
     pub(crate) fn disk_at(&self, vbd: VbdId, socket: &Path) -> Option<&Disk> {
-        self.disks.get(&vbd.to_string()).filter(|disk| disk.spec.socket == socket)
+        self.disks.get(&vbd.to_string()).filter(|disk| disk.spec.socket.as_deref() == Some(socket))
     }
 
     /// Returns whether a disk serves the volume. With `active`, the disk must be active.

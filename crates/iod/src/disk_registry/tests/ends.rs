@@ -47,6 +47,24 @@ fn an_attach_that_is_cut_off_before_its_socket_is_held_leaves_no_files() {
 }
 
 #[test]
+fn a_detach_of_a_disk_without_a_socket_that_is_cut_off_is_completed() {
+    let folder = tempfile::tempdir().unwrap();
+    let export = Listener::bind(&folder.path().join("e"), &Access::default()).unwrap();
+    let sockets = vec![export.parts().unwrap()];
+    export.close_keep_files();
+    let exports = json!([{"id": "d", "socket": folder.path().join("e")}]);
+    let spec = json!({"id": "d", "backend": {"memory": 4096}});
+    let data =
+        json!({"format": 2, "spec": spec, "active": false, "leaving": true, "exports": exports});
+    let held = PreservedEntry { sockets, data, ..PreservedEntry::default() };
+    let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
+    disk_registry.restore();
+    assert_eq!(answer(&keeper, None), None, "it is forgotten");
+    eventually("it is gone", || disk_registry.stats(Some("d")).is_err());
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
 fn what_is_not_of_the_attach_that_was_cut_off_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let held = json!({"format": 1, "spec": spec(folder.path()), "active": false, "leaving": true});

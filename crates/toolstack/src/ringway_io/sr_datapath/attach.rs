@@ -1,5 +1,7 @@
 //! Attach of a disk, which may already exist.
 
+use std::path::Path;
+
 use model::report::{DiskState, DiskStats, Stats};
 use model::rpc::{DiskReply, code};
 use model::spec::{DiskSpec, PollSpec};
@@ -65,7 +67,7 @@ impl SrDatapath {
         };
         let stats: Stats = typed("stats", reply)?;
         let Some(disk) = stats.disks.into_iter().next() else { return Ok(ExistingDisk::Opening) };
-        let stats_match = disk.socket.as_str() == spec.socket.as_os_str()
+        let stats_match = disk.socket.as_deref().map(Path::new) == spec.socket.as_deref()
             && disk.backend == spec.backend
             && disk.queues == spec.queues
             && disk.cache == spec.cache

@@ -64,7 +64,7 @@ async fn a_disk_from_attach_to_detach() {
         assert_eq!(state(&io, "d").await, None);
     }
     io.deactivate("d").await.unwrap();
-    assert!(!spec.socket.exists());
+    assert!(!spec.socket.as_deref().unwrap().exists());
     daemon.end(sr()).await.unwrap();
     assert!(host.processes().is_empty());
     assert!(!host.folder().exists());

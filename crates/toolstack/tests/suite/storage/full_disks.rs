@@ -48,7 +48,7 @@ async fn inside(dir: &Path) {
     io.attach(&spec).await.unwrap();
     io.activate(&spec.id).await.unwrap();
     told(&mut changes, &[]).await;
-    let mut guest = Guest::start(&spec.socket, &Setup::default()).unwrap();
+    let mut guest = Guest::start(spec.socket.as_deref().unwrap(), &Setup::default()).unwrap();
     let pending = guest.submit(0, &Request::write(0, &[7; 4096])).unwrap();
     guest.kick(0).unwrap();
     told(&mut changes, &[vbd]).await;
