@@ -17,6 +17,14 @@ pub enum CalibrateError {
         /// Path that the caller gave.
         path: PathBuf,
     },
+    /// Another measurement of it is running.
+    #[error(
+        "another measurement of {path} is running, or a program has locked it; wait for its end"
+    )]
+    Busy {
+        /// Path that the caller gave.
+        path: PathBuf,
+    },
     /// A system call on the storage failed.
     #[error("cannot {action} {path}")]
     Os {
@@ -33,7 +41,7 @@ pub enum CalibrateError {
         "{path} has {free} free bytes; a measurement writes at least {needed} bytes and leaves three \
          quarters of the free space"
     )]
-    NoRoom {
+    NoSpace {
         /// Path that the caller gave.
         path: PathBuf,
         /// Free bytes.

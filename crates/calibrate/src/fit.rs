@@ -6,6 +6,8 @@ use model::calibration::{CellReport, PROFILE_VERSION, RequestCost, StorageDevice
 const NEAR_BEST: f64 = 0.95;
 /// Sizes of requests whose depth makes the knee, in bytes.
 const KNEE_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=256 << 10;
+/// The knee is at most this many times the time of a request alone.
+const SLACK: u64 = 4;
 /// Sizes of whole requests that may be split, in bytes.
 const SPLIT_BYTES: std::ops::RangeInclusive<u32> = 256 << 10..=1 << 20;
 /// Smallest piece of a split request, in bytes.
@@ -129,7 +131,10 @@ impl Direction {
         let sizes = self.sizes_at_limit().into_iter().filter(|bytes| KNEE_BYTES.contains(bytes));
         let of_size = |bytes: u32| {
             let depth = u64::from(self.enough_depth(bytes)?);
-            Some(cost.of(bytes.into()).saturating_mul(depth))
+            let alone = self.of_size(bytes).find(|cell| cell.depth == 1)?.p50_ns;
+            // A device that always has work needs as much as it does while one request takes (Little
+            // 1961). Results that scatter could make it many times that.
+            Some(cost.of(bytes.into()).saturating_mul(depth).min(alone.saturating_mul(SLACK)))
         };
         sizes.filter_map(of_size).max()
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use disk::{Disk, FileDisk, FileOptions, OnFull};
-use rustix::fs::{Dev, FileType, Mode, OFlags, fstat, fstatvfs, open, unlink};
+use rustix::fs::{
+    Dev, FileType, FlockOperation, Mode, OFlags, flock, fstat, fstatvfs, open, unlink,
+};
 use rustix::io::Errno;
 
 use crate::CalibrateError;
@@ -32,6 +34,8 @@ pub struct Scratch {
     size: u64,
     writable: bool,
     is_file: bool,
+    /// Has the lock that keeps a second measurement away.
+    _lock: OwnedFd,
 }
 
 impl Scratch {
@@ -52,25 +56,29 @@ impl Scratch {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let found = open(path, flags, Mode::empty()).map_err(os("open"))?;
         let stat = fstat(&found).map_err(os("inspect"))?;
+        // Storage without such locks is measured all the same.
+        if flock(&found, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Err(CalibrateError::Busy { path: path.into() });
+        }
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Self::file(path, &found, stat.st_dev, size, stop),
-            FileType::BlockDevice => Self::block_device(path, stat.st_rdev, write),
+            FileType::Directory => Self::file(path, found, stat.st_dev, size, stop),
+            FileType::BlockDevice => Self::block_device(path, found, stat.st_rdev, write),
             _ => Err(CalibrateError::IsFile { path: path.into() }),
         }
     }
 
     fn file(
         path: &Path,
-        folder: &OwnedFd,
+        folder: OwnedFd,
         device: Dev,
         size: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<Self, CalibrateError> {
-        let space = fstatvfs(folder).map_err(CalibrateError::os("measure the space of", path))?;
+        let space = fstatvfs(&folder).map_err(CalibrateError::os("measure the space of", path))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let size = size.unwrap_or(USUAL.min(free / SHARE)) / SMALLEST * SMALLEST;
         if size < SMALLEST || size > free / SHARE {
-            return Err(CalibrateError::NoRoom {
+            return Err(CalibrateError::NoSpace {
                 path: path.into(),
                 free,
                 needed: size.max(SMALLEST),
@@ -78,10 +86,23 @@ impl Scratch {
         }
         let file = unnamed(path).map_err(CalibrateError::os("create a file in", path))?;
         let disk = open_disk(path, file, size, stop)?;
-        Ok(Self { disk, path: path.into(), device, size, writable: true, is_file: true })
+        Ok(Self {
+            disk,
+            path: path.into(),
+            device,
+            size,
+            writable: true,
+            is_file: true,
+            _lock: folder,
+        })
     }
 
-    fn block_device(path: &Path, device: Dev, write: bool) -> Result<Self, CalibrateError> {
+    fn block_device(
+        path: &Path,
+        found: OwnedFd,
+        device: Dev,
+        write: bool,
+    ) -> Result<Self, CalibrateError> {
         if write {
             // The kernel refuses a device that is mounted or part of another.
             let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
@@ -97,7 +118,15 @@ impl Scratch {
             disk.activate()?;
         }
         let disk = Arc::new(disk);
-        Ok(Self { disk, path: path.into(), device, size, writable: write, is_file: false })
+        Ok(Self {
+            disk,
+            path: path.into(),
+            device,
+            size,
+            writable: write,
+            is_file: false,
+            _lock: found,
+        })
     }
 
     /// Returns the disk that is measured.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SpecError, refuse};
+use crate::spec::{SpecError, parse_size, refuse};
 
 /// Time of the loads of a whole matrix unless its caller says otherwise, in seconds.
 pub const DEFAULT_CALIBRATE_S: u16 = 100;
@@ -76,7 +76,7 @@ pub struct Calibration {
     pub others_percent: Option<u8>,
     /// Measured cells.
     pub cells: Vec<CellReport>,
-    /// What the scheduler needs to know of the storage.
+    /// Profile of the storage, fitted to the cells.
     pub profile: StorageProfile,
 }
 
@@ -142,6 +142,74 @@ impl RequestCost {
     }
 }
 
+impl StorageProfile {
+    /// Returns how many machines with this load the storage serves before it is at its limit.
+    pub fn machines(&self, load: &MachineLoad) -> u64 {
+        let (read, write) = (self.reads.of(load.bytes), self.writes.of(load.bytes));
+        let ns =
+            u128::from(load.reads) * u128::from(read) + u128::from(load.writes) * u128::from(write);
+        u64::try_from(1_000_000_000 / ns.max(1)).unwrap_or(u64::MAX)
+    }
+}
+
+/// Load of one machine on its storage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineLoad {
+    /// Reads a second.
+    pub reads: u32,
+    /// Writes a second.
+    pub writes: u32,
+    /// Bytes of a request.
+    pub bytes: u64,
+}
+
+impl MachineLoad {
+    /// Returns loads of usual machines with their names: a desktop, a builder, a backup.
+    pub fn usual() -> [(&'static str, Self); 3] {
+        [
+            ("a desktop", Self { reads: 10, writes: 20, bytes: 8 << 10 }),
+            ("a builder", Self { reads: 200, writes: 200, bytes: 32 << 10 }),
+            ("a backup", Self { reads: 64, writes: 0, bytes: 1 << 20 }),
+        ]
+    }
+}
+
+impl std::fmt::Display for MachineLoad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { reads, writes, bytes } = self;
+        write!(f, "{reads} reads and {writes} writes a second of {bytes} bytes")
+    }
+}
+
+impl std::str::FromStr for MachineLoad {
+    type Err = SpecError;
+
+    /// Parses `reads=N,writes=N,size=SIZE`.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut load = Self { bytes: 4096, ..Self::default() };
+        for part in text.split(',') {
+            let number = |value: &str| {
+                value
+                    .parse()
+                    .or_else(|_| refuse("machine", format!("{value:?} is not a whole number")))
+            };
+            match part.split_once('=') {
+                Some(("reads", value)) => load.reads = number(value)?,
+                Some(("writes", value)) => load.writes = number(value)?,
+                Some(("size", value)) => load.bytes = parse_size(value)?,
+                _ => {
+                    let problem = format!("{part:?} is not reads=N, writes=N or size=SIZE");
+                    return refuse("machine", problem);
+                }
+            }
+        }
+        if load.reads == 0 && load.writes == 0 {
+            return refuse("machine", "has neither reads nor writes");
+        }
+        Ok(load)
+    }
+}
+
 /// Identity of a storage device, as the kernel tells it. Empty for storage without a block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -192,6 +260,32 @@ mod tests {
         let cost = RequestCost { request_ns: 2_000, mib_ns: 500_000 };
         assert_eq!((cost.of(0), cost.of(1 << 20), cost.of(4 << 10)), (2_000, 502_000, 3_953));
         assert_eq!(RequestCost { request_ns: 1, mib_ns: u64::MAX }.of(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn machines_fit_as_long_as_their_requests_do() {
+        let profile = StorageProfile {
+            version: PROFILE_VERSION,
+            device: StorageDevice::default(),
+            reads: RequestCost { request_ns: 10_000, mib_ns: 0 },
+            writes: RequestCost { request_ns: 20_000, mib_ns: 0 },
+            knee_ns: 100_000,
+            latency_ns: 80_000,
+            piece_bytes: None,
+            piece_gain_percent: 0,
+            seeks: false,
+        };
+        let load: MachineLoad = "reads=50,writes=25,size=8K".parse().unwrap();
+        assert_eq!((load.bytes, profile.machines(&load)), (8192, 1000));
+        for (text, told) in [
+            ("reads=0", "neither"),
+            ("reads=x", "whole number"),
+            ("read=1", "is not reads=N"),
+            ("reads=1,size=x", "x"),
+        ] {
+            let error = text.parse::<MachineLoad>().unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+        }
     }
 
     #[test]
