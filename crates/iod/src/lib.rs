@@ -12,6 +12,7 @@
 //! - **Verb**: one of these, or pause, resume, resize, caps, poll, export ([`lifecycle`]). NICs
 //!   have attach, detach, limits and poll (`nic_registry`).
 //! - **Image call**: a call on an image file without a disk (`image_calls`).
+//! - **Storage call**: a measurement of a storage (`storage_calls`).
 //! - **Export**: a disk that is offered to programs other than guests, over NBD.
 //! - **Caller**: a client on the control socket ([`control`]).
 //!
@@ -208,6 +209,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod accept_gate;
+mod call_threads;
 mod connect;
 pub mod control;
 mod deadline;
@@ -234,6 +236,7 @@ pub mod served_nic;
 pub mod signals;
 mod socket_watch;
 mod stats;
+mod storage_calls;
 mod trials;
 mod worker_init;
 

@@ -66,6 +66,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod admission;
+pub mod calibration;
 pub mod caps;
 pub mod diagnosis;
 pub mod disk_arg;

@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("nbd", &["memory", "disk", "reactor"]),
     ("image", &["error-causes", "memory"]),
     ("mapped", &["memory", "reactor", "disk", "image"]),
+    ("calibrate", &["memory", "reactor", "disk", "model"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),
@@ -42,6 +43,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
             "nbd",
             "image",
             "mapped",
+            "calibrate",
             "model",
             "service-manager",
             "logging",
@@ -59,7 +61,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 12] = [
+const DATA_PLANE: [&str; 14] = [
     "memory",
     "virtq",
     "reactor",
@@ -70,6 +72,8 @@ const DATA_PLANE: [&str; 12] = [
     "nic",
     "nbd",
     "image",
+    "mapped",
+    "calibrate",
     "vhost-user",
     "iod",
 ];

@@ -1,5 +1,6 @@
 //! Commands, one file each.
 
+mod calibrate;
 mod demo;
 mod die_with_parent;
 mod doctor;
@@ -9,6 +10,7 @@ mod lab;
 mod libvirt_xml;
 mod man;
 mod net;
+mod private_io;
 mod run;
 mod sockets;
 mod top;
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Io(io::Io),
     /// Show, check, map and create image files
     Image(image::Image),
+    /// Measure a storage: throughput by request size and depth, and how many machines fit
+    Calibrate(calibrate::Calibrate),
     /// Print the definitions that libvirt, QEMU or Cloud Hypervisor need to use a disk
     LibvirtXml(libvirt_xml::LibvirtXml),
     /// Show the activity of every disk and NIC, live
@@ -61,6 +65,7 @@ impl Command {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
             Self::Image(image) => block_on(image.execute()),
+            Self::Calibrate(calibrate) => block_on(calibrate.execute()),
             Self::LibvirtXml(xml) => block_on(xml.execute()),
             Self::Top(top) => block_on(top.execute()),
             Self::Why(why) => block_on(why.execute()),

@@ -1,6 +1,7 @@
 //! Tests of `cli` as one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+mod calibrate;
 mod causes;
 #[path = "../common/mod.rs"]
 mod common;

@@ -75,6 +75,10 @@ pub(crate) fn answer(
             | Call::ImageSnapshot(_)
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
+        Ok(Call::StorageCalibrate(call)) => {
+            call_context.server.storage_calls.calibrate(call, call_context.stream)
+        }
+        Ok(Call::StorageProgress) => value(call_context.server.storage_calls.progress()),
         call => call.and_then(|call| carry_out(call_context.server, disk_registry, call)),
     };
     let after = if outcome.is_ok() { after } else { AfterReply::GoOn };
@@ -191,7 +195,9 @@ fn carry_out(
         | Call::ImageCreate(_)
         | Call::ImageConvert(_)
         | Call::ImageSnapshot(_)
-        | Call::ImageProgress => Ok(Value::Null),
+        | Call::ImageProgress
+        | Call::StorageCalibrate(_)
+        | Call::StorageProgress => Ok(Value::Null),
     }
 }
 

@@ -26,6 +26,7 @@ use vhost_user::{Listener, SocketError, StopSignal};
 use crate::accept_gate::AcceptGate;
 use crate::disk_registry::DiskRegistry;
 use crate::image_calls::ImageCalls;
+use crate::storage_calls::StorageCalls;
 use dispatch::{AfterReply, CallContext, answer};
 pub(crate) use dispatch::{parse, refusal};
 use incoming::Incoming;
@@ -49,6 +50,7 @@ pub struct ControlServer {
     left: Condvar,
     gate: AcceptGate,
     image_calls: ImageCalls,
+    storage_calls: StorageCalls,
     /// Gate of the metrics socket, which another process takes over together with the control
     /// socket.
     scrapers: Arc<AcceptGate>,
@@ -87,8 +89,17 @@ impl ControlServer {
         scrapers: Arc<AcceptGate>,
     ) -> io::Result<Arc<Self>> {
         let (client_set, left, gate) = (Mutex::default(), Condvar::new(), AcceptGate::new()?);
-        let image_calls = ImageCalls::default();
-        Ok(Arc::new(Self { disk_registry, client_set, left, gate, image_calls, scrapers, end }))
+        let (image_calls, storage_calls) = (ImageCalls::default(), StorageCalls::default());
+        Ok(Arc::new(Self {
+            disk_registry,
+            client_set,
+            left,
+            gate,
+            image_calls,
+            storage_calls,
+            scrapers,
+            end,
+        }))
     }
 
     fn callers(&self) -> MutexGuard<'_, ClientSet> {

@@ -1,7 +1,7 @@
 //! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`,
 //! `image.convert`, `image.snapshot`, `image.progress`.
 //!
-//! Each call runs on a thread of its own (`thread`), because its storage may hang.
+//! Each call runs on a thread of its own, because its storage may hang.
 
 mod convert;
 mod create;
@@ -11,7 +11,6 @@ mod raw;
 mod source;
 #[cfg(test)]
 mod tests;
-mod thread;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -29,9 +28,9 @@ use model::image::{
 use model::rpc::{Call, RpcError};
 use serde_json::Value;
 
+use crate::call_threads::CallThreads;
 use crate::error::failed;
 use convert::Progress;
-use thread::CallThreads;
 
 /// Time that `image.create` may take, in seconds.
 const CREATE_DEADLINE_S: u32 = 30;
@@ -39,11 +38,21 @@ const CREATE_DEADLINE_S: u32 = 30;
 /// Running conversions, by the path of the new image.
 type Converting = Arc<Mutex<BTreeMap<PathBuf, Arc<Progress>>>>;
 
+/// Most calls at a time. A call uses up to 64 MiB of memory, and a thread.
+const MAX_CALLS: usize = 4;
+
 /// Calls on images that run in this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ImageCalls {
     threads: CallThreads,
     converting: Converting,
+}
+
+impl Default for ImageCalls {
+    fn default() -> Self {
+        let threads = CallThreads::new("the call on an image", MAX_CALLS);
+        Self { threads, converting: Converting::default() }
+    }
 }
 
 /// Conversion in the list of running ones, as long as it runs.

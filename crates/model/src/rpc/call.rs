@@ -8,6 +8,7 @@ use super::{
     Detach, DiskRef, KnownFull, NicRef, Replace, Resize, RpcError, SetCaps, SetLimits, SetPoll,
     Snapshot, StatsQuery, Unexport, Upgrade, code,
 };
+use crate::calibration::Calibrate;
 use crate::export::ExportSpec;
 use crate::image::{
     ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageSnapshotCall,
@@ -76,6 +77,10 @@ pub enum Call {
     ImageSnapshot(ImageSnapshotCall),
     /// `image.progress`: report how far the running conversions are.
     ImageProgress,
+    /// `storage.calibrate`: measure a storage.
+    StorageCalibrate(Calibrate),
+    /// `storage.progress`: report how far the running measurements are.
+    StorageProgress,
     /// `stats`: report everything, or one disk or NIC.
     Stats(StatsQuery),
     /// `metrics`: report everything in the OpenMetrics text format.
@@ -90,7 +95,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 32] = [
+pub const METHODS: [&str; 34] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -118,6 +123,8 @@ pub const METHODS: [&str; 32] = [
     "image.convert",
     "image.snapshot",
     "image.progress",
+    "storage.calibrate",
+    "storage.progress",
     "stats",
     "metrics",
     "upgrade",
@@ -183,6 +190,7 @@ impl Call {
                 Ok(Self::NetworkUplink(spec))
             }
             method if method.starts_with("image.") => Self::parse_image(method, params),
+            method if method.starts_with("storage.") => Self::parse_storage(method, params),
             "stats" => Ok(Self::Stats(typed(params)?)),
             "metrics" => Ok(Self::Metrics),
             "upgrade" => {
@@ -194,6 +202,19 @@ impl Call {
             }
             "shutdown" => Ok(Self::Shutdown),
             "keeper.adopt" => Ok(Self::KeeperAdopt),
+            other => Err(unknown(other)),
+        }
+    }
+
+    /// Parses a call on a storage.
+    fn parse_storage(method: &str, params: Value) -> Result<Self, RpcError> {
+        match method {
+            "storage.calibrate" => {
+                let calibrate: Calibrate = typed(params)?;
+                calibrate.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::StorageCalibrate(calibrate))
+            }
+            "storage.progress" => Ok(Self::StorageProgress),
             other => Err(unknown(other)),
         }
     }

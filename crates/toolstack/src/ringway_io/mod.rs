@@ -15,6 +15,7 @@ mod served_devices;
 pub mod sim;
 mod spec_store;
 mod sr_datapath;
+mod storage_calls;
 mod supervisor;
 mod switch;
 

@@ -18,9 +18,9 @@ use model::image::{
 use model::machine::parse_timeout;
 use model::spec::{SpecError, parse_size};
 use serde_json::{Value, json};
-use toolstack::binaries;
-use toolstack::ringway_io::{PrivateIo, RpcConnection};
-use toolstack::run::scratch_of_user;
+use toolstack::ringway_io::RpcConnection;
+
+use super::private_io::with_ringway_io;
 
 /// Exit codes of a check that found leaks alone, and of one that found errors.
 const LEAKS: u8 = 3;
@@ -170,19 +170,11 @@ fn deadline(text: &str) -> Result<u32, SpecError> {
 
 impl Image {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        if let Some(control) = &self.control {
-            let mut connection = RpcConnection::connect(control).await?;
-            return self.action.run(&mut connection, control).await;
-        }
-        let program = binaries::ours(binaries::RINGWAY_IO)?;
-        let mut private = PrivateIo::start(&program, &scratch_of_user()).await?;
-        let control = private.control();
-        let code = self.action.run(private.connection(), &control).await;
-        // The result counts: nothing of the image depends on how this process ends.
-        if let Err(error) = private.stop().await {
-            tracing::warn!("ringway-io did not end in order: {error}");
-        }
-        code
+        let Self { control, action } = self;
+        let run = async |connection: &mut RpcConnection, control: &Path| {
+            action.run(connection, control).await
+        };
+        with_ringway_io(control.as_deref(), run).await
     }
 }
 

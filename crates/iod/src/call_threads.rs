@@ -1,4 +1,4 @@
-//! Threads of calls on images.
+//! Threads of calls that work on storage without a disk.
 //!
 //! The caller waits until the deadline of its call, or until the process ends or the caller hangs up.
 //! Then the work stops at its next step. A thread that the storage holds keeps its permit, so hung
@@ -16,17 +16,19 @@ use serde::Serialize;
 use serde_json::Value;
 use vhost_user::{StopSignal, Woken};
 
-use super::ImageCallError;
 use crate::error::{error_chain, failed};
 
-/// Most calls at a time. A call uses up to 64 MiB of memory, and a thread.
-const MAX_CALLS: usize = 4;
 /// Longest wait for work that was told to stop.
 const CLEANUP: Duration = Duration::from_secs(2);
 
-/// Threads of the calls that are running.
-#[derive(Debug, Default)]
-pub(super) struct CallThreads(Arc<AtomicUsize>);
+/// Threads of the calls of one kind that are running.
+#[derive(Debug)]
+pub(crate) struct CallThreads {
+    /// What one call is, in messages.
+    name: &'static str,
+    limit: usize,
+    running: Arc<AtomicUsize>,
+}
 
 /// Permit of a running call, returned on drop.
 struct CallPermit(Arc<AtomicUsize>);
@@ -38,13 +40,20 @@ impl Drop for CallPermit {
 }
 
 impl CallThreads {
+    /// Creates the threads of at most `limit` calls at a time.
+    pub(crate) fn new(name: &'static str, limit: usize) -> Self {
+        Self { name, limit, running: Arc::default() }
+    }
+
     fn permit(&self) -> Result<CallPermit, RpcError> {
-        let permit = CallPermit(Arc::clone(&self.0));
-        if permit.0.fetch_add(1, Ordering::Relaxed) < MAX_CALLS {
+        let permit = CallPermit(Arc::clone(&self.running));
+        if permit.0.fetch_add(1, Ordering::Relaxed) < self.limit {
             return Ok(permit);
         }
-        let message =
-            format!("{MAX_CALLS} calls on images are running; try again when one has ended");
+        let message = format!(
+            "this process runs at most {} of this call at a time: {}; try again when one has ended",
+            self.limit, self.name
+        );
         Err(RpcError { code: code::BUSY, message })
     }
 
@@ -52,11 +61,11 @@ impl CallThreads {
     ///
     /// # Errors
     /// The work failed or did not end in time, or too many calls are running.
-    pub(super) fn run<R: Serialize + Send + 'static>(
+    pub(crate) fn run<R: Serialize + Send + 'static, E: std::error::Error + Send + 'static>(
         &self,
         deadline_s: u32,
         caller: BorrowedFd<'_>,
-        work: impl FnOnce(&Arc<AtomicBool>) -> Result<R, ImageCallError> + Send + 'static,
+        work: impl FnOnce(&Arc<AtomicBool>) -> Result<R, E> + Send + 'static,
     ) -> Result<Value, RpcError> {
         let permit = self.permit()?;
         let ended = StopSignal::new().map_err(failed)?;
@@ -69,7 +78,7 @@ impl CallThreads {
             drop(permit);
             signal.stop();
         };
-        std::thread::Builder::new().name("image".into()).spawn(thread).map_err(failed)?;
+        std::thread::Builder::new().name("storage-call".into()).spawn(thread).map_err(failed)?;
         let until = Instant::now() + Duration::from_secs(deadline_s.into());
         let why = wait(&ended, caller, until).map_err(failed)?;
         stop.store(true, Ordering::Relaxed);
@@ -77,7 +86,7 @@ impl CallThreads {
             // It may have a file to remove.
             ended.wait(None, Some(CLEANUP)).map_err(failed)?;
         }
-        let late = || RpcError { code: code::FAILED, message: why.text(deadline_s) };
+        let late = || RpcError { code: code::FAILED, message: why.text(self.name, deadline_s) };
         let result = match why {
             WaitEnd::Ended => receive.recv().map_err(|_| late())?,
             WaitEnd::Late | WaitEnd::CallerLeft => return Err(late()),
@@ -97,12 +106,11 @@ enum WaitEnd {
 }
 
 impl WaitEnd {
-    fn text(self, deadline_s: u32) -> String {
+    fn text(self, name: &str, deadline_s: u32) -> String {
         match self {
-            Self::Ended => "the call on the image failed inside; the log has the cause".into(),
+            Self::Ended => format!("{name} failed inside; the log has the cause"),
             Self::Late => format!(
-                "the call on the image did not end within {deadline_s} s; give it more time, or \
-                 check its storage"
+                "{name} did not end within {deadline_s} s; give it more time, or check its storage"
             ),
             Self::CallerLeft => "the caller hung up, or this process ends".into(),
         }
@@ -163,8 +171,8 @@ mod tests {
 
     #[test]
     fn calls_beyond_the_permits_are_told_to_try_again() {
-        let threads = CallThreads::default();
-        let permits: Vec<_> = (0..MAX_CALLS).map(|_| threads.permit().unwrap()).collect();
+        let threads = CallThreads::new("a call", 4);
+        let permits: Vec<_> = (0..4).map(|_| threads.permit().unwrap()).collect();
         assert_eq!(threads.permit().err().unwrap().code, code::BUSY);
         drop(permits);
         assert!(threads.permit().is_ok());
@@ -172,7 +180,7 @@ mod tests {
 
     #[test]
     fn work_that_is_late_is_told_to_stop() {
-        let threads = CallThreads::default();
+        let threads = CallThreads::new("a call", 4);
         let (caller, _other) = UnixStream::pair().unwrap();
         let (stopped, wait) = sync_channel(1);
         let refused = threads.run(0, caller.as_fd(), move |stop| {
@@ -180,9 +188,9 @@ mod tests {
                 std::thread::yield_now();
             }
             stopped.send(()).unwrap();
-            Ok(())
+            Ok::<_, std::fmt::Error>(())
         });
-        assert!(refused.unwrap_err().message.contains("did not end within 0 s"));
+        assert!(refused.unwrap_err().message.contains("a call did not end within 0 s"));
         wait.recv().unwrap();
     }
 }

@@ -1,0 +1,133 @@
+//! `ringway calibrate`: measures a storage and shows what it can do.
+
+mod chart;
+mod text;
+
+use std::fs::File;
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use model::calibration::{Calibrate as Call, Calibration, MachineLoad};
+use model::spec::parse_size;
+use toolstack::ringway_io::RpcConnection;
+
+use super::private_io::with_ringway_io;
+
+/// Interval between two reports of the progress.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Options of `ringway calibrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway calibrate /srv/vm-disks
+  ringway calibrate /srv/vm-disks --svg /tmp/storage.svg --machine reads=50,writes=20,size=16K
+  ringway calibrate /dev/nvme1n1 --short
+
+The storage is measured with 512 bytes to 4 MiB at a time, as one request and as 2, 4, 8 and more
+smaller ones: 105 cells for reads and 105 for writes. In a folder, a file of random bytes without a
+name is written, measured and removed. A block device is only read, unless --write is given. Other
+users of the device are measured, too: ringway leaves them three quarters of the time.
+Exit codes: 0 done, 1 failed (the cause is on standard error), 2 wrong usage.")]
+pub(crate) struct Calibrate {
+    /// Folder of the storage, or a block device
+    path: PathBuf,
+    /// Measure only what a profile needs, in 10 s
+    #[arg(long)]
+    short: bool,
+    /// Write to the block device, too. This destroys everything on it
+    #[arg(long)]
+    write: bool,
+    /// Size of the file in the folder [default: 1G, at most a quarter of the free space]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Time of the measurement in seconds, without the writing of the file [default: 100, or 10 with
+    /// --short]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=600))]
+    seconds: Option<u16>,
+    /// Write the matrix as a picture to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Show how many machines with this load fit, for example reads=50,writes=20,size=16K (requests a
+    /// second and their size)
+    #[arg(long, value_name = "LOAD")]
+    machine: Option<MachineLoad>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Control socket of a running ringway-io that does the work [default: start one]
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL")]
+    control: Option<PathBuf>,
+}
+
+impl Calibrate {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        let path = std::path::absolute(&self.path)?;
+        let call = Call {
+            path,
+            write: self.write,
+            short: self.short,
+            size_bytes: self.size,
+            seconds: self.seconds,
+        };
+        let mut picture = self.svg.as_ref().map(create).transpose()?;
+        let measure = async |connection: &mut RpcConnection, control: &Path| {
+            measure(&call, connection, control).await
+        };
+        let found = with_ringway_io(self.control.as_deref(), measure).await?;
+        if let Some(file) = &mut picture {
+            file.write_all(chart::svg(&found).as_bytes())?;
+        }
+        let mut output = std::io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut output, &found)?;
+            writeln!(output)?;
+        } else {
+            output.write_all(text::report(&found, self.machine.as_ref()).as_bytes())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Creates the file of the picture before the measurement, which takes long.
+fn create(path: &PathBuf) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Measures the storage, and shows on a terminal how far it is.
+async fn measure(
+    call: &Call,
+    connection: &mut RpcConnection,
+    control: &Path,
+) -> anyhow::Result<Calibration> {
+    if !stderr().is_terminal() {
+        return Ok(connection.storage_calibrate(call).await?);
+    }
+    let mut reports = RpcConnection::connect(control).await?;
+    let found = tokio::select! {
+        found = connection.storage_calibrate(call) => found,
+        never = report(&mut reports) => match never {},
+    };
+    let _ = writeln!(stderr());
+    Ok(found?)
+}
+
+/// Shows how far the measurement is.
+async fn report(connection: &mut RpcConnection) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        // The result tells what is wrong, if anything is.
+        let Ok(reply) = connection.storage_progress().await else { continue };
+        let Some(one) = reply.calibrating.first() else { continue };
+        let _ = match one.total_cells {
+            0 => write!(stderr(), "\rwriting a file of random bytes "),
+            total => {
+                write!(stderr(), "\rcell {} of {total}, {} s left   ", one.done_cells, one.left_s)
+            }
+        };
+        let _ = stderr().flush();
+    }
+}

@@ -1,0 +1,102 @@
+//! `ringway calibrate` measures a folder and tells what it can do.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn calibrate(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+    command.arg("calibrate").args(words).env_remove("RINGWAY_CONTROL").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Returns a folder on a storage with direct I/O.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+const SHORT: [&str; 5] = ["--short", "--seconds", "2", "--size", "64M"];
+
+#[test]
+fn a_folder_is_measured_as_text_json_and_picture() {
+    let folder = folder();
+    let path = folder.path().to_str().unwrap();
+    let picture = tempfile::NamedTempFile::new().unwrap();
+    let svg = ["--svg", picture.path().to_str().unwrap()];
+    let machine = ["--machine", "reads=5,writes=5,size=16K"];
+    let output = calibrate(&[&[path][..], &SHORT, &svg, &machine].concat());
+    assert!(output.status.success(), "{output:?}");
+    let told = text(&output.stdout);
+    for part in ["64 MiB, written, measured and removed", "reads in MB/s", "writes in MB/s", "knee"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(told.contains("machines like yours: 5 reads and 5 writes a second of 16384 bytes"));
+    let drawn = std::fs::read_to_string(picture.path()).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n"), "{drawn}");
+    assert_eq!(drawn.matches("<rect x=").count(), cells(path).len());
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+/// Measures a folder again and returns the cells.
+fn cells(path: &str) -> Vec<Value> {
+    let output = calibrate(&[&[path, "--json"][..], &SHORT].concat());
+    assert!(output.status.success(), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["profile"]["reads"]["request_ns"].is_u64(), "{found}");
+    assert!(found["profile"]["knee_ns"].as_u64().unwrap() > 0, "{found}");
+    found["cells"].as_array().unwrap().clone()
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_with_the_next_step() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let code = |words: &[&str], code: i32, told: &str| {
+        let output = calibrate(words);
+        let error = text(&output.stderr);
+        assert!(
+            output.status.code() == Some(code) && error.contains(told),
+            "{words:?}: {output:?}"
+        );
+    };
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    code(&[&path(&file)], 1, "name its folder");
+    code(&[&path(&folder.path().join("none"))], 1, "No such file");
+    code(&[&path(folder.path()), "--size", "1024T"], 1, "free bytes");
+    code(&[&path(folder.path()), "--seconds", "1"], 2, "2..=600");
+    code(&[&path(folder.path()), "--machine", "cats=9"], 2, "is not reads=N");
+    let svg = path(&folder.path().join("none/a.svg"));
+    code(&[&path(folder.path()), "--svg", &svg], 1, "cannot write");
+}
+
+#[test]
+fn a_measurement_ends_with_its_caller_and_there_is_one_at_a_time() {
+    let folder = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+    command.arg("calibrate").arg(folder.path()).args(["--size", "64M"]);
+    let mut first = command.env_remove("RINGWAY_CONTROL").spawn().unwrap();
+    // The first one has the lock of the folder from its beginning on.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let second = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
+        if text(&second.stderr).contains("another measurement of") {
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{second:?}");
+    }
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&first),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    assert!(!first.wait().unwrap().success());
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    let after = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
+    assert!(after.status.success(), "{after:?}");
+}
