@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 24] = [
+const LAYERS: [(&str, &[&str]); 25] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
