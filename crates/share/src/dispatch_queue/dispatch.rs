@@ -1,0 +1,207 @@
+//! Choice of the next request.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use super::{Dispatch, DispatchQueue};
+use crate::profile::{Op, OpKind};
+use crate::share::DiskId;
+use crate::state::{DiskCell, NO_KEY, ReactorCell};
+use crate::survey::Survey;
+use crate::{charge, order, turn};
+
+/// Discards in flight on a storage at most.
+const DISCARDS_MAX: u64 = 2;
+/// Dispatches in a row that floors may pay: one by weight follows, so that floors starve no disk.
+const FLOOR_RUN_MAX: u32 = 8;
+/// Key of the disk whose turn it is.
+const TURN_KEY: u64 = 0;
+
+impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
+    /// Returns the next piece to send now. `None` if nothing is held, there is no room, or another
+    /// reactor goes first.
+    pub fn next(&mut self, now: u64) -> Option<Dispatch<K>> {
+        self.refresh(now);
+        let own = self.share.reactor(self.reactor);
+        let kicked = order::take_kicks(own.reactor(ReactorCell::Kicked));
+        own.reactor(ReactorCell::DiscardWaits).store(0, Relaxed);
+        let dispatch = self.choose(true, kicked, now);
+        dispatch.unwrap_or_else(|_| {
+            order::publish(self.share.reactor(self.reactor).reactor(ReactorCell::DiscardWaits), 1);
+            self.choose(false, kicked, now).unwrap_or(None)
+        })
+    }
+
+    /// Chooses among all held requests, or among all but discards. Fails if a discard would be next
+    /// and two are in flight.
+    fn choose(
+        &mut self,
+        discards: bool,
+        kicked: bool,
+        now: u64,
+    ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
+        let by_weight = self.floor_run >= FLOOR_RUN_MAX;
+        let lowest = self.lowest(discards, !by_weight && self.floors(), now);
+        let key = lowest.map_or(NO_KEY, |(key, _)| key);
+        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Key);
+        if key != NO_KEY || own.load(Relaxed) != NO_KEY {
+            order::publish(own, key);
+        }
+        let survey = self.survey(now);
+        if let Some(other) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
+            self.kick(other, now);
+        }
+        if !self.has_room(&survey) {
+            return Ok(None);
+        }
+        if by_weight {
+            self.floor_run = 0;
+        }
+        let lead = self.credit() / 2;
+        let other = survey.other.filter(|(_, other)| other.saturating_add(lead) < key);
+        // A reactor that another one has left the token to does not leave it to a third.
+        if let Some((other, other_key)) = other.filter(|_| !kicked || key == NO_KEY) {
+            if other_key == TURN_KEY || !self.is_others_turn(now) {
+                self.kick(other, now);
+            }
+            return Ok(None);
+        }
+        let Some((_, disk)) = lowest else { return Ok(None) };
+        if let Some(kind) = self.profile.turn {
+            let state = self.share.state();
+            if !turn::begin(state, &self.profile, kind, disk, now) {
+                return Ok(None);
+            }
+        }
+        let by_floor = !by_weight && self.floors() && charge::is_due(self.share.disk(disk), now);
+        self.dispatch(disk, discards, by_floor, &survey, now)
+    }
+
+    /// Returns the lowest key, and its disk.
+    fn lowest(&mut self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
+        let state = self.share.state();
+        let key = |disk: DiskId| {
+            if self.profile.turn.is_some() && turn::is_turn(state, disk, now) {
+                return TURN_KEY;
+            }
+            charge::key(state.disk(disk.slot()), floors, now)
+        };
+        let has_next =
+            |disk: DiskId| discards || self.disks.get(disk.slot()).is_some_and(|d| d.has_requests());
+        let disks = self.backlogged.iter().copied().filter(|disk| has_next(*disk));
+        disks.map(|disk| (key(disk), disk)).min()
+    }
+
+    /// Returns whether another disk has its turn, and none that is held here.
+    fn is_others_turn(&self, now: u64) -> bool {
+        self.profile.turn.is_some() && !turn::has_ended(self.share.state(), now)
+    }
+
+    fn kick(&mut self, slot: usize, now: u64) {
+        let kicked = self.share.state().reactor(slot).reactor(ReactorCell::Kicked);
+        if order::kick(kicked, now) {
+            self.kicks |= 1 << slot;
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        disk: DiskId,
+        discards: bool,
+        by_floor: bool,
+        survey: &Survey,
+        now: u64,
+    ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
+        let Some((op, bytes)) = self.next_piece(disk, discards, survey) else { return Ok(None) };
+        let discard = op.kind == OpKind::Discard;
+        if discard && !self.claim_discard(now) {
+            return Err(NoDiscardSlot);
+        }
+        let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
+        let Some(request) = held.front_mut(discards) else { return Ok(None) };
+        let (key, offset) = (request.key, request.sent);
+        request.sent += bytes;
+        request.pieces += 1;
+        let (pieces, waited) = (request.pieces, now.saturating_sub(request.since));
+        let last = request.sent >= op.bytes;
+        if last {
+            held.pop(discards);
+            self.finish(disk, pieces, waited);
+        }
+        let cost = self.profile.cost(Op { bytes, ..op });
+        self.charge(disk, Part { cost, bytes, last, by_floor }, survey, now);
+        self.floor_run = if by_floor { self.floor_run + 1 } else { 0 };
+        if self.profile.turn.is_some() {
+            turn::count(self.share.state(), bytes, cost);
+        }
+        let permit = self.take_token(disk, cost, discard, now);
+        Ok(Some(Dispatch { permit, disk, key, offset, bytes, last }))
+    }
+
+    /// Returns the operation of the next request, and the bytes of its next piece. A request is
+    /// split if at most half of the depth is in flight: otherwise others keep the device busy. A
+    /// request whose first piece is sent is split to its end.
+    fn next_piece(&mut self, disk: DiskId, discards: bool, survey: &Survey) -> Option<(Op, u64)> {
+        let depth = self.depth();
+        let request = self.disks.get_mut(disk.slot())?.front_mut(discards)?;
+        let left = request.op.bytes - request.sent;
+        let splits = request.pieces > 0 || survey.in_flight.ns <= depth / 2;
+        let piece = self.profile.piece.filter(|piece| splits && piece.bytes < left);
+        Some((request.op, piece.map_or(left, |piece| piece.bytes)))
+    }
+
+    /// Takes one of the places of discards in flight. Two reactors that try at once may both fail.
+    fn claim_discard(&self, now: u64) -> bool {
+        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
+        let count = own.load(Relaxed);
+        order::publish(own, count + 1);
+        let fits = self.survey(now).discards <= DISCARDS_MAX;
+        if !fits {
+            order::publish(own, count);
+        }
+        fits
+    }
+
+    /// Counts a request of which all is sent.
+    fn finish(&mut self, disk: DiskId, pieces: u64, waited: u64) {
+        let slot = self.share.disk(disk);
+        slot.disk(DiskCell::Held).fetch_sub(1, AcqRel);
+        slot.disk(DiskCell::Waited).fetch_add(waited, Relaxed);
+        if pieces > 1 {
+            slot.disk(DiskCell::Splits).fetch_add(1, Relaxed);
+        }
+        if self.disks.get(disk.slot()).is_none_or(|held| held.is_empty()) {
+            self.backlogged.retain(|other| *other != disk);
+        }
+    }
+
+    /// Charges a dispatch to its disk.
+    pub(super) fn charge(&mut self, disk: DiskId, part: Part, survey: &Survey, now: u64) {
+        let slot = self.share.disk(disk);
+        let knee = self.profile.knee_ns;
+        let start = charge::charge(slot, part.cost, part.by_floor, survey.virtual_time, knee);
+        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Start);
+        if let Some(start) = start.filter(|start| *start > own.load(Relaxed)) {
+            own.store(start, Relaxed);
+        }
+        if self.floors() {
+            charge::count_floors(slot, part.bytes, part.last, now);
+        }
+        slot.disk(DiskCell::Served).fetch_add(part.cost, Relaxed);
+        slot.disk(DiskCell::Dispatches).fetch_add(1, Relaxed);
+    }
+}
+
+/// Part of a request, as it is charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) cost: u64,
+    pub(super) bytes: u64,
+    /// True if no part follows.
+    pub(super) last: bool,
+    /// True if a floor pays.
+    pub(super) by_floor: bool,
+}
+
+/// No discard may be sent now.
+struct NoDiscardSlot;

@@ -1,0 +1,5 @@
+//! Bars of the scheduler, in virtual time.
+
+mod equal;
+mod sparse;
+mod weights;
