@@ -30,6 +30,11 @@ pub(crate) fn key(slot: Slot<'_>, floors: bool, now: u64) -> u64 {
     tag.min(NOT_DUE - 2) | if due { 0 } else { NOT_DUE }
 }
 
+/// Returns whether a key is that of a disk whose floor is due.
+pub(crate) fn is_due_key(key: u64) -> bool {
+    key < NOT_DUE
+}
+
 /// Gives a disk that returns its credit: it starts at most that much behind virtual time.
 #[inline]
 pub(crate) fn lift(slot: Slot<'_>, virtual_time: u64, credit: u64) {

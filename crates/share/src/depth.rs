@@ -11,8 +11,8 @@ use crate::state::{Header, ReactorCell, State};
 
 /// Length of a window in nanoseconds.
 pub(crate) const WINDOW_NS: u64 = 100_000_000;
-/// Divisor of the knee that is the lowest depth.
-const LOWEST: u64 = 4;
+/// Divisor of the knee that is the lowest depth: a slower device still needs enough in flight.
+const LOWEST: u64 = 2;
 
 /// Ends the window if it is over, and changes the depth.
 pub(crate) fn end_window(state: State<'_>, profile: &Profile, now: u64) {

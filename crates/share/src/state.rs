@@ -131,6 +131,8 @@ pub(crate) enum ReactorCell {
     /// Sums of latencies and of expected latencies.
     Latency = LINE,
     Expected = 9,
+    /// Device time in flight, which tokens count up to a limit each.
+    Costs = 10,
 }
 
 /// Number of requests and their tokens.
@@ -294,6 +296,7 @@ impl<'a> State<'a> {
             ReactorCell::DiscardWaits,
             ReactorCell::GivenBack,
             ReactorCell::Kicked,
+            ReactorCell::Costs,
         ] {
             slot.reactor(cell).store(0, Relaxed);
         }

@@ -12,6 +12,8 @@ pub(crate) const STALLED_NS: u64 = 1_000_000;
 pub(crate) struct Survey {
     /// Requests and tokens in flight.
     pub(crate) in_flight: Tokens,
+    /// Device time in flight in nanoseconds, which tokens count up to a limit each.
+    pub(crate) costs: u64,
     /// Discards in flight.
     pub(crate) discards: u64,
     /// Tokens given back although their operations are in flight.
@@ -32,8 +34,9 @@ impl Survey {
         for (at, slot) in state.reactors() {
             let load = |cell| slot.reactor(cell).load(Acquire);
             survey.in_flight = survey.in_flight.plus(Tokens::from_bits(load(ReactorCell::Tokens)));
-            survey.discards += load(ReactorCell::Discards);
-            survey.given_back += load(ReactorCell::GivenBack);
+            survey.costs = survey.costs.saturating_add(load(ReactorCell::Costs));
+            survey.discards = survey.discards.saturating_add(load(ReactorCell::Discards));
+            survey.given_back = survey.given_back.saturating_add(load(ReactorCell::GivenBack));
             survey.virtual_time = survey.virtual_time.max(load(ReactorCell::Start));
             if at == own || is_stalled(slot.reactor(ReactorCell::Kicked).load(Relaxed), now) {
                 continue;

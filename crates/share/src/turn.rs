@@ -58,7 +58,7 @@ pub(crate) fn begin(
         return false;
     }
     charge_rest(state, word, now);
-    let time = profile.cost(Op::new(OpKind::Read, turn.bytes)) * 2;
+    let time = longest(profile, turn);
     for (cell, value) in [
         (Header::TurnLeft, turn.bytes),
         (Header::TurnStart, now),
@@ -69,6 +69,11 @@ pub(crate) fn begin(
         state.header(cell).store(value, Relaxed);
     }
     true
+}
+
+/// Returns the longest time of a turn: twice that of its bytes.
+pub(crate) fn longest(profile: &Profile, turn: Turn) -> u64 {
+    profile.cost(Op::new(OpKind::Read, turn.bytes)) * 2
 }
 
 /// Charges the time of a turn that its requests did not pay: that of their seeks.

@@ -3,7 +3,7 @@
 use super::{Command, transfer_ns};
 use crate::profile::OpKind;
 
-/// Flash. A command consists of chunks on successive channels.
+/// Flash. A command is spread over the channels by its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flash {
     /// Number of channels.
@@ -14,10 +14,8 @@ pub struct Flash {
     pub latency_ns: u64,
     /// Bytes after which the next channel follows.
     pub stripe: u64,
-    /// Smallest chunk in bytes.
-    pub chunk: u64,
-    /// Channels that one command uses at most. Larger commands have larger chunks.
-    pub width: u64,
+    /// Bytes a second of one command at most, however many channels it uses.
+    pub command_bytes_per_second: u64,
     /// Time of a write in percent of a read's.
     pub write_percent: u64,
     /// Background work: each channel stalls this often, this long, in nanoseconds; 0 for never.
@@ -25,20 +23,19 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// Striped flash of 32 channels and 2 GB/s. A command uses at most half of them.
+    /// Striped flash of 32 channels and 2 GB/s, half of it for one command.
     pub const STRIPED: Self = Self {
         channels: 32,
         bytes_per_second: 62_500_000,
         latency_ns: 80_000,
         stripe: 16 << 10,
-        chunk: 32 << 10,
-        width: 16,
+        command_bytes_per_second: 1_000_000_000,
         write_percent: 250,
         stall: (0, 0),
     };
-    /// Flash that has 64 MiB on each channel: one command uses one channel, and so do its pieces.
+    /// Flash of 8 channels with 64 MiB on each: a command and its pieces are on one channel.
     pub const UNSTRIPED: Self =
-        Self { bytes_per_second: 500_000_000, channels: 8, stripe: 64 << 20, width: 1, ..Self::STRIPED };
+        Self { bytes_per_second: 500_000_000, channels: 8, stripe: 64 << 20, ..Self::STRIPED };
 }
 
 #[derive(Debug)]
@@ -60,20 +57,22 @@ impl State {
         command: Command,
         scale: impl Fn(u64) -> u64,
     ) -> u64 {
-        let chunk = model.chunk.max(command.bytes.div_ceil(model.width.max(1))).max(1);
-        let chunks = command.bytes.div_ceil(chunk).max(1);
-        let first = command.offset / model.stripe.max(1);
-        let time = transfer_ns(command.bytes / chunks, model.bytes_per_second);
         let percent = if command.kind == OpKind::Write { model.write_percent } else { 100 };
-        let time = scale(time * percent / 100);
-        let count = self.channels.len() as u64;
-        let ends = (0..chunks).map(|at| {
-            let channel = ((first + at) % count) as usize;
+        let stripe = model.stripe.max(1);
+        let last = command.offset + command.bytes.max(1);
+        let (mut offset, mut end) = (command.offset, now);
+        while offset < last {
+            let next = last.min((offset / stripe + 1) * stripe);
+            let bytes = if command.bytes == 0 { 0 } else { next - offset };
+            let channel = (offset / stripe % self.channels.len() as u64) as usize;
             let from = after_stall(model, channel, self.channels[channel].max(now));
-            self.channels[channel] = from + time;
-            from + time
-        });
-        ends.max().unwrap_or(now) + model.latency_ns
+            let time = transfer_ns(bytes, model.bytes_per_second) * percent / 100;
+            self.channels[channel] = from + scale(time);
+            end = end.max(self.channels[channel]);
+            offset = next;
+        }
+        let alone = now + scale(transfer_ns(command.bytes, model.command_bytes_per_second));
+        end.max(alone) + model.latency_ns
     }
 }
 

@@ -6,7 +6,7 @@
 //! | model | commands share | a command alone | queue |
 //! |---|---|---|---|
 //! | [`Pipe`]: array or network storage | one pipe | pipe, its connection, latency | bounded |
-//! | [`Flash`] | the channels that their chunks lie on | slowest chunk, latency | none |
+//! | [`Flash`] | the channels that their stripes lie on | slowest channel, latency | none |
 //! | [`Spindle`] | one head, which takes the nearest command | seek, half a rotation, transfer | all |
 //!
 //! Any model becomes slower at the times that [`DeviceConfig::speeds`] lists.

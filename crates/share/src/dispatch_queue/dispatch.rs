@@ -12,6 +12,8 @@ use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
 const DISCARDS_MAX: u64 = 2;
+/// Size of a piece on a busy device, in pieces of the profile.
+const BUSY_PIECES: u64 = 8;
 /// Dispatches in a row that floors may pay: one by weight follows, so that floors starve no disk.
 const FLOOR_RUN_MAX: u32 = 8;
 /// Key of the disk whose turn it is.
@@ -51,7 +53,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if let Some(other) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
             self.kick(other, now);
         }
-        if !self.has_room(&survey) {
+        if !self.has_room(&survey, by_weight || charge::is_due_key(key)) {
             return Ok(None);
         }
         if by_weight {
@@ -134,20 +136,23 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if self.profile.turn.is_some() {
             turn::count(self.share.state(), bytes, cost);
         }
-        let permit = self.take_token(disk, cost, discard, now);
+        let permit = self.take_token(disk, cost, survey.costs, discard, now);
         Ok(Some(Dispatch { permit, disk, key, offset, bytes, last }))
     }
 
-    /// Returns the operation of the next request, and the bytes of its next piece. A request is
-    /// split if at most half of the depth is in flight: otherwise others keep the device busy. A
-    /// request whose first piece is sent is split to its end.
+    /// Returns the operation of the next request, and the bytes of its next piece: the profile's
+    /// while at most half of the depth is in flight, otherwise a multiple of it, because others keep
+    /// the device busy. A request that begins with small pieces goes on with them.
     fn next_piece(&mut self, disk: DiskId, discards: bool, survey: &Survey) -> Option<(Op, u64)> {
         let depth = self.depth();
         let request = self.disks.get_mut(disk.slot())?.front_mut(discards)?;
         let left = request.op.bytes - request.sent;
-        let splits = request.pieces > 0 || survey.in_flight.ns <= depth / 2;
-        let piece = self.profile.piece.filter(|piece| splits && piece.bytes < left);
-        Some((request.op, piece.map_or(left, |piece| piece.bytes)))
+        let Some(piece) = self.profile.piece else { return Some((request.op, left)) };
+        if request.piece == 0 {
+            let few = survey.in_flight.ns <= depth / 2;
+            request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
+        }
+        Some((request.op, left.min(request.piece)))
     }
 
     /// Takes one of the places of discards in flight. Two reactors that try at once may both fail.

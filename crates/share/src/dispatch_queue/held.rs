@@ -11,6 +11,8 @@ pub(super) struct HeldRequest<K> {
     pub(super) op: Op,
     /// Bytes dispatched.
     pub(super) sent: u64,
+    /// Bytes of a piece; 0 before the first.
+    pub(super) piece: u64,
     /// Number of pieces dispatched.
     pub(super) pieces: u64,
     pub(super) since: u64,

@@ -14,6 +14,8 @@ pub(super) struct Operation {
     pub(super) token: u64,
     /// Token that it has given back.
     pub(super) given_back: u64,
+    /// Device time of it; 0 after its age was noticed.
+    pub(super) cost: u64,
     /// Latency to expect of it.
     pub(super) expected: u64,
     pub(super) discard: bool,
@@ -53,18 +55,19 @@ impl InFlight {
     }
 
     /// Takes back the tokens of old operations, at most `limit` nanoseconds. Returns each disk and
-    /// token.
-    pub(super) fn give_back(&mut self, mut limit: u64, now: u64) -> Vec<(DiskId, u64)> {
-        let mut given = Vec::new();
-        for operation in self.operations.iter_mut().flatten() {
-            let old = now.saturating_sub(operation.sent_at) >= OLD_NS;
-            if old && operation.token > 0 && operation.token <= limit {
+    /// token, and the device time that is not in flight any more.
+    pub(super) fn give_back(&mut self, mut limit: u64, now: u64) -> (Vec<(DiskId, u64)>, u64) {
+        let (mut given, mut cost) = (Vec::new(), 0);
+        let old = |operation: &&mut Operation| now.saturating_sub(operation.sent_at) >= OLD_NS;
+        for operation in self.operations.iter_mut().flatten().filter(old) {
+            cost += std::mem::take(&mut operation.cost);
+            if operation.token > 0 && operation.token <= limit {
                 limit -= operation.token;
                 operation.given_back = operation.token;
                 operation.token = 0;
                 given.push((operation.disk, operation.given_back));
             }
         }
-        given
+        (given, cost)
     }
 }

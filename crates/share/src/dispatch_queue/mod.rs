@@ -140,7 +140,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             let discard = op.kind == OpKind::Discard;
             let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
             own.store(own.load(Relaxed) + u64::from(discard), Relaxed);
-            return Submitted::Send(self.take_token(disk, cost, discard, now));
+            let ahead = self.survey(now).costs;
+            return Submitted::Send(self.take_token(disk, cost, ahead, discard, now));
         }
         if let Some(permit) = self.send_at_once(disk, op, cost, now) {
             return Submitted::Send(permit);
@@ -156,7 +157,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         }
         let survey = self.survey(now);
         let used = survey.in_flight.ns;
-        if survey.other.is_some() || !self.has_room(&survey) {
+        if survey.other.is_some() || !self.has_room(&survey, false) {
             return None;
         }
         // Below half of the knee the storage is not contended: nothing is charged.
@@ -166,7 +167,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             let part = Part { cost, bytes: op.bytes, last: true, by_floor: false };
             self.charge(disk, part, &survey, now);
         }
-        Some(self.take_token(disk, cost, false, now))
+        Some(self.take_token(disk, cost, survey.costs, false, now))
     }
 
     fn hold(&mut self, disk: DiskId, op: Op, cost: u64, key: K, now: u64) -> Submitted {
@@ -181,7 +182,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if held.is_empty() {
             self.backlogged.push(disk);
         }
-        held.push(HeldRequest { key, op, sent: 0, pieces: 0, since: now, cost });
+        held.push(HeldRequest { key, op, sent: 0, piece: 0, pieces: 0, since: now, cost });
         let state = self.share.state();
         let slot = state.disk(disk.slot());
         if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 {
@@ -213,6 +214,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         let latency = now.saturating_sub(operation.sent_at);
         add(ReactorCell::Latency, latency);
         add(ReactorCell::Expected, operation.expected);
+        add(ReactorCell::Costs, operation.cost.wrapping_neg());
         add(ReactorCell::GivenBack, operation.given_back.wrapping_neg());
         add(ReactorCell::Discards, u64::from(operation.discard).wrapping_neg());
         self.free(operation.disk, Tokens::one(operation.token));
@@ -231,18 +233,27 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         });
     }
 
-    /// Takes the token of an operation: at most half a knee, so that no operation fills the device.
-    fn take_token(&mut self, disk: DiskId, cost: u64, discard: bool, now: u64) -> Permit {
-        let token = cost.min(self.profile.knee_ns / 2);
+    /// Takes the token of an operation, at most [`Profile::token_max`]. `ahead` is the device time in flight.
+    fn take_token(
+        &mut self,
+        disk: DiskId,
+        cost: u64,
+        ahead: u64,
+        discard: bool,
+        now: u64,
+    ) -> Permit {
+        let token = cost.min(self.profile.token_max());
         let own = self.share.reactor(self.reactor);
         let tokens = own.reactor(ReactorCell::Tokens);
         let taken = Tokens::from_bits(tokens.load(Relaxed)).plus(Tokens::one(token));
         tokens.store(taken.bits(), Release);
         let slot = self.share.disk(disk);
         slot.disk(DiskCell::InFlight).fetch_add(Tokens::one(token).bits(), AcqRel);
-        let expected = self.profile.latency_ns + cost;
+        let costs = own.reactor(ReactorCell::Costs);
+        costs.store(costs.load(Relaxed).saturating_add(cost), Relaxed);
+        let expected = self.profile.latency_ns.max(ahead.saturating_add(cost));
         let operation =
-            Operation { disk, sent_at: now, token, given_back: 0, expected, discard };
+            Operation { disk, sent_at: now, token, given_back: 0, cost, expected, discard };
         Permit(self.in_flight.insert(operation))
     }
 
@@ -284,13 +295,18 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         self.share.state().header(Header::Floors).load(Relaxed) != 0
     }
 
-    fn has_room(&self, survey: &Survey) -> bool {
-        survey.in_flight.ns < self.depth()
+    /// Returns whether tokens are free. A floor that is due has as many again, because others may
+    /// have filled the device with large requests.
+    fn has_room(&self, survey: &Survey, due: bool) -> bool {
+        survey.in_flight.ns < self.depth() << u32::from(due)
     }
 
-    /// Virtual time by which a disk that returns is ahead: a quarter of the knee.
+    /// Virtual time by which a disk that returns is ahead: a quarter of the knee, or the longest turn.
     fn credit(&self) -> u64 {
-        self.profile.knee_ns / 4
+        match self.profile.turn {
+            Some(turn) => turn::longest(&self.profile, turn),
+            None => self.profile.knee_ns / 4,
+        }
     }
 
     fn refresh_profile(&mut self) {
@@ -316,10 +332,12 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         self.share.end_contention(now);
     }
 
-    /// Gives back the tokens of old operations, up to half of all tokens.
+    /// Gives back the tokens of old operations, half of a knee at a time.
     fn give_back(&mut self, now: u64) {
-        let limit = (self.profile.knee_ns / 2).saturating_sub(self.survey(now).given_back);
-        for (disk, token) in self.in_flight.give_back(limit, now) {
+        let (given, cost) = self.in_flight.give_back(self.profile.knee_ns / 2, now);
+        let costs = self.share.reactor(self.reactor).reactor(ReactorCell::Costs);
+        costs.store(costs.load(Relaxed).saturating_sub(cost), Relaxed);
+        for (disk, token) in given {
             self.free(disk, Tokens { count: 0, ns: token });
             let given = self.share.reactor(self.reactor).reactor(ReactorCell::GivenBack);
             given.store(given.load(Relaxed) + token, Relaxed);

@@ -39,33 +39,43 @@ impl Profile {
     pub fn fit(samples: &[Sample], turn: Option<Turn>) -> Result<Self, ShareError> {
         let read = fit_cost(samples, OpKind::Read).ok_or(ShareError::Samples("reads"))?;
         let write = fit_cost(samples, OpKind::Write).ok_or(ShareError::Samples("writes"))?;
+        let knees = knees(samples);
+        let largest = knees.iter().max_by_key(|sample| sample.bytes);
         let profile = Self {
             read,
             write,
             flush_ns: write.request_ns.saturating_mul(4).min(SECOND),
-            knee_ns: 1000,
+            knee_ns: 0,
+            requests_min: largest.map_or(2, |sample| sample.depth.clamp(2, 1024)),
             latency_ns: 0,
             piece: turn.is_none().then(|| fit_piece(samples)).flatten(),
             turn,
         };
-        let knees = whole(samples, OpKind::Read).filter(|sample| sample.bytes <= KNEE_BYTES_MAX);
-        let knees = knees.filter(|sample| {
-            sample.bytes_per_second * 100 >= best(samples, OpKind::Read, sample.bytes) * KNEE_PERCENT
-        });
-        let mut sizes: Vec<Sample> = Vec::new();
-        for sample in knees {
-            match sizes.iter_mut().find(|other| other.bytes == sample.bytes) {
-                Some(other) if sample.depth < other.depth => *other = *sample,
-                Some(_) => {}
-                None => sizes.push(*sample),
-            }
-        }
         let cost = |sample: &Sample| profile.cost(Op::new(OpKind::Read, sample.bytes));
-        let knee = sizes.iter().map(|sample| (sample.depth * cost(sample), sample.latency_ns));
-        let (knee, latency_ns) = knee.max().ok_or(ShareError::Samples("reads"))?;
+        let small = knees.iter().filter(|sample| sample.bytes <= KNEE_BYTES_MAX);
+        let knee = small.map(|sample| (sample.depth * cost(sample), sample.latency_ns)).max();
+        let (knee, latency_ns) = knee.ok_or(ShareError::Samples("reads"))?;
         let profile = Self { knee_ns: knee.max(1000), latency_ns, ..profile };
         profile.check().map(|()| profile)
     }
+}
+
+/// Returns the sample at the knee of each size: the one with the fewest reads in flight that reaches
+/// [`KNEE_PERCENT`] of the best.
+fn knees(samples: &[Sample]) -> Vec<Sample> {
+    let mut knees: Vec<Sample> = Vec::new();
+    for sample in whole(samples, OpKind::Read) {
+        let best = best(samples, OpKind::Read, sample.bytes);
+        if sample.bytes_per_second * 100 < best * KNEE_PERCENT {
+            continue;
+        }
+        match knees.iter_mut().find(|other| other.bytes == sample.bytes) {
+            Some(other) if sample.depth < other.depth => *other = *sample,
+            Some(_) => {}
+            None => knees.push(*sample),
+        }
+    }
+    knees
 }
 
 fn whole(samples: &[Sample], kind: OpKind) -> impl Iterator<Item = &Sample> {

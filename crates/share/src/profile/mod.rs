@@ -9,7 +9,7 @@ pub use fit::Sample;
 /// Nanoseconds of a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Words of a stored profile.
-pub(crate) const WORDS: usize = 11;
+pub(crate) const WORDS: usize = 12;
 
 /// Device time of a request: the time by which it delays all others on a busy device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct Profile {
     pub flush_ns: u64,
     /// Device time in flight that reaches 95% of the best throughput, in nanoseconds; 1 us to 10 s.
     pub knee_ns: u64,
+    /// Requests in flight that reach 95% of the best throughput however large they are; 2 to 1024.
+    pub requests_min: u64,
     /// Mean latency of a request at the knee, in nanoseconds, at most 10 s.
     pub latency_ns: u64,
     /// Best piece. `None` if the device gains nothing from splitting.
@@ -110,6 +112,7 @@ impl Profile {
         in_range("cost of a byte written", self.write.byte_ps, 0, 1_000_000)?;
         in_range("cost of a flush", self.flush_ns, 0, SECOND)?;
         in_range("knee", self.knee_ns, 1000, 10 * SECOND)?;
+        in_range("least number of requests", self.requests_min, 2, 1024)?;
         in_range("latency", self.latency_ns, 0, 10 * SECOND)?;
         if let Some(piece) = self.piece {
             in_range("piece", piece.bytes, 512, 1 << 30)?;
@@ -118,6 +121,12 @@ impl Profile {
         let Some(turn) = self.turn else { return Ok(()) };
         in_range("turn", turn.bytes, 1, 1 << 30)?;
         in_range("anticipation", turn.idle_ns, 0, SECOND)
+    }
+
+    /// Returns the largest token: no operation counts for more, so that enough of them fit.
+    #[inline]
+    pub(crate) fn token_max(&self) -> u64 {
+        self.knee_ns / self.requests_min
     }
 
     /// Returns the device time of an operation in nanoseconds, at least 1.
@@ -147,6 +156,7 @@ impl Profile {
             piece.gain_percent,
             turn.bytes,
             turn.idle_ns,
+            self.requests_min,
         ]
     }
 
@@ -157,6 +167,7 @@ impl Profile {
             write: cost(2),
             flush_ns: words[4],
             knee_ns: words[5],
+            requests_min: words[11],
             latency_ns: words[6],
             piece: (words[7] > 0).then_some(Piece { bytes: words[7], gain_percent: words[8] }),
             turn: (words[9] > 0).then_some(Turn { bytes: words[9], idle_ns: words[10] }),
