@@ -57,7 +57,9 @@ pub(crate) fn charge(
     let weight = weight(slot);
     let debt = slot.disk(DiskCell::Debt);
     let debt = if debt.load(Relaxed) > 0 { debt.swap(0, AcqRel) } else { 0 };
-    let step = at_weight(cost.saturating_add(debt), weight);
+    let cost = cost.saturating_add(debt);
+    slot.disk(DiskCell::Served).fetch_add(cost, Relaxed);
+    let step = at_weight(cost, weight);
     let tag = slot.disk(DiskCell::Tag);
     if !by_floor {
         return Some(tag.fetch_add(step, AcqRel));

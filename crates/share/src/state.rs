@@ -126,7 +126,7 @@ pub(crate) enum ReactorCell {
     DiscardWaits = 5,
     /// Tokens given back although their operations are in flight.
     GivenBack = 6,
-    /// Time of a kick that the reactor has not taken yet, or 0.
+    /// [`crate::survey::Kick`] that the reactor has not taken yet, or 0.
     Kicked = 7,
     /// Sums of latencies and of expected latencies.
     Latency = LINE,

@@ -54,7 +54,27 @@ impl Survey {
     }
 }
 
+/// Kick of a reactor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kick {
+    /// Time of the kick, in nanoseconds.
+    pub(crate) at: u64,
+    /// True if the reactor may dispatch one request although no token is free.
+    pub(crate) has_token: bool,
+}
+
+impl Kick {
+    /// Returns the value of [`ReactorCell::Kicked`]; never 0.
+    pub(crate) fn bits(self) -> u64 {
+        self.at.max(1) << 1 | u64::from(self.has_token)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        (bits != 0).then_some(Self { at: bits >> 1, has_token: bits & 1 == 1 })
+    }
+}
+
 /// Returns whether a reactor has not taken its kick in time.
 fn is_stalled(kicked: u64, now: u64) -> bool {
-    kicked != 0 && now.saturating_sub(kicked) > STALLED_NS
+    Kick::from_bits(kicked).is_some_and(|kick| now.saturating_sub(kick.at) > STALLED_NS)
 }

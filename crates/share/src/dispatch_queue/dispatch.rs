@@ -7,15 +7,18 @@ use super::{Dispatch, DispatchQueue};
 use crate::profile::{Op, OpKind};
 use crate::share::DiskId;
 use crate::state::{DiskCell, NO_KEY, ReactorCell};
-use crate::survey::Survey;
+use crate::survey::{Kick, Survey};
 use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
 const DISCARDS_MAX: u64 = 2;
 /// Size of a piece on a busy device, in pieces of the profile.
 const BUSY_PIECES: u64 = 8;
-/// Dispatches in a row that floors may pay: one by weight follows, so that floors starve no disk.
-const FLOOR_RUN_MAX: u32 = 8;
+/// Divisor of the knee by which a reactor may be ahead of one with a lower key: fewer wake-ups.
+const LEAD: u64 = 8;
+/// Device time that floors may get for each that others get by weight: floors beyond the storage
+/// starve no disk.
+const FLOOR_SHARE: u64 = 4;
 /// Key of the disk whose turn it is.
 const TURN_KEY: u64 = 0;
 
@@ -25,7 +28,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     pub fn next(&mut self, now: u64) -> Option<Dispatch<K>> {
         self.refresh(now);
         let own = self.share.reactor(self.reactor);
-        let kicked = order::take_kicks(own.reactor(ReactorCell::Kicked));
+        let kicked = Kick::from_bits(order::take_kick(own.reactor(ReactorCell::Kicked)));
         own.reactor(ReactorCell::DiscardWaits).store(0, Relaxed);
         let dispatch = self.choose(true, kicked, now);
         dispatch.unwrap_or_else(|_| {
@@ -39,10 +42,10 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     fn choose(
         &mut self,
         discards: bool,
-        kicked: bool,
+        kicked: Option<Kick>,
         now: u64,
     ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
-        let by_weight = self.floor_run >= FLOOR_RUN_MAX;
+        let by_weight = self.floor_run > self.profile.knee_ns;
         let lowest = self.lowest(discards, !by_weight && self.floors(), now);
         let key = lowest.map_or(NO_KEY, |(key, _)| key);
         let own = self.share.reactor(self.reactor).reactor(ReactorCell::Key);
@@ -51,20 +54,20 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         }
         let survey = self.survey(now);
         if let Some(other) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
-            self.kick(other, now);
+            self.kick(other, now, false);
         }
-        if !self.has_room(&survey, by_weight || charge::is_due_key(key)) {
+        // A reactor that ignores floors gives a token to another one, which ignores all others.
+        let kicked_with_token = kicked.is_some_and(|kick| kick.has_token) && key != NO_KEY;
+        let has_token = by_weight || kicked_with_token;
+        if !self.has_room(&survey, has_token || charge::is_due_key(key)) {
             return Ok(None);
         }
-        if by_weight {
-            self.floor_run = 0;
-        }
-        let lead = self.credit() / 2;
+        let lead = self.profile.knee_ns / LEAD;
         let other = survey.other.filter(|(_, other)| other.saturating_add(lead) < key);
-        // A reactor that another one has left the token to does not leave it to a third.
-        if let Some((other, other_key)) = other.filter(|_| !kicked || key == NO_KEY) {
+        if let Some((other, other_key)) = other.filter(|_| !kicked_with_token) {
             if other_key == TURN_KEY || !self.is_others_turn(now) {
-                self.kick(other, now);
+                self.kick(other, now, has_token);
+                self.count_weight(self.profile.token_max());
             }
             return Ok(None);
         }
@@ -99,11 +102,16 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         self.profile.turn.is_some() && !turn::has_ended(self.share.state(), now)
     }
 
-    fn kick(&mut self, slot: usize, now: u64) {
+    fn kick(&mut self, slot: usize, now: u64, has_token: bool) {
         let kicked = self.share.state().reactor(slot).reactor(ReactorCell::Kicked);
-        if order::kick(kicked, now) {
+        if order::kick(kicked, Kick { at: now, has_token }.bits()) {
             self.kicks |= 1 << slot;
         }
+    }
+
+    /// Counts device time that was given by weight.
+    fn count_weight(&mut self, cost: u64) {
+        self.floor_run = self.floor_run.saturating_sub(cost.saturating_mul(FLOOR_SHARE));
     }
 
     fn dispatch(
@@ -132,7 +140,11 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         }
         let cost = self.profile.cost(Op { bytes, ..op });
         self.charge(disk, Part { cost, bytes, last, by_floor }, survey, now);
-        self.floor_run = if by_floor { self.floor_run + 1 } else { 0 };
+        if by_floor {
+            self.floor_run += cost;
+        } else {
+            self.count_weight(cost);
+        }
         if self.profile.turn.is_some() {
             turn::count(self.share.state(), bytes, cost);
         }
@@ -192,7 +204,6 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if self.floors() {
             charge::count_floors(slot, part.bytes, part.last, now);
         }
-        slot.disk(DiskCell::Served).fetch_add(part.cost, Relaxed);
         slot.disk(DiskCell::Dispatches).fetch_add(1, Relaxed);
     }
 }

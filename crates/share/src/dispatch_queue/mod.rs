@@ -40,6 +40,13 @@ pub enum Submitted {
 #[must_use]
 pub struct Permit(u32);
 
+impl Permit {
+    /// Returns whether the operation has a token: not while its disk alone uses the storage.
+    pub fn is_counted(&self) -> bool {
+        self.0 != UNCOUNTED
+    }
+}
+
 /// Number of a permit that is not counted.
 const UNCOUNTED: u32 = u32::MAX;
 
@@ -81,8 +88,8 @@ pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
     disks: Vec<HeldRequests<K>>,
     /// Disks with held requests.
     backlogged: Vec<DiskId>,
-    /// Dispatches in a row that floors paid.
-    floor_run: u32,
+    /// Device time that floors paid, less a multiple of that given by weight.
+    floor_run: u64,
     in_flight: InFlight,
     /// Reactors to wake, one bit each.
     kicks: u64,
@@ -125,7 +132,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Submits a request of a disk.
     #[inline]
     pub fn submit(&mut self, disk: DiskId, op: Op, key: K, now: u64) -> Submitted {
-        if self.share.is_sole(disk) && op.bytes <= self.uncounted_max {
+        let uncounted = op.bytes <= self.uncounted_max && op.kind != OpKind::Discard;
+        if uncounted && self.share.is_sole(disk) {
             return Submitted::Send(Permit(UNCOUNTED));
         }
         self.submit_counted(disk, op, key, now)
@@ -198,7 +206,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Returns a permit after its operation has completed or failed.
     #[inline]
     pub fn complete(&mut self, permit: Permit, now: u64) {
-        if permit.0 != UNCOUNTED {
+        if permit.is_counted() {
             self.complete_counted(permit.0, now);
         }
     }

@@ -13,6 +13,9 @@ pub(super) struct DiskReport {
     pub(super) latencies: Vec<u64>,
     /// Longest time in which the disk had requests to dispatch and none was dispatched.
     pub(super) longest_wait: u64,
+    /// Device time charged after the warm-up, and whether it had requests to dispatch all the time.
+    pub(super) served: u64,
+    pub(super) backlogged: bool,
     /// Bytes completed in each bucket of time, from the start.
     pub(super) timeline: Vec<u64>,
 }
@@ -29,7 +32,7 @@ impl DiskReport {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     pub(super) disks: Vec<DiskReport>,
-    /// Time that was counted.
+    /// Time that was counted, after the warm-up.
     pub(super) counted_ns: u64,
     /// Longest time in which a reactor held the lowest key and dispatched nothing.
     pub(super) starved: u64,

@@ -14,7 +14,7 @@ use crate::device::{Command, Device, DeviceConfig};
 use crate::dispatch_queue::{DispatchQueue, Permit, Submitted};
 use crate::profile::{Op, OpKind, Profile};
 use crate::share::{DiskConfig, DiskId, Share};
-use crate::state::{CELLS, Header, NO_KEY, ReactorCell};
+use crate::state::{CELLS, DiskCell, Header, NO_KEY, ReactorCell, Tokens};
 
 /// Bytes between the areas of two disks.
 const AREA: u64 = 10_000 * MIB;
@@ -29,6 +29,8 @@ pub(super) struct Scenario {
     pub(super) disks: Vec<(DiskConfig, Workload)>,
     pub(super) length_ns: u64,
     pub(super) warm_up_ns: u64,
+    /// Commands of the device after which the run ends.
+    pub(super) commands_max: u64,
     pub(super) bucket_ns: u64,
     /// Changes of settings: time, disk, settings.
     pub(super) changes: Vec<(u64, usize, DiskConfig)>,
@@ -46,6 +48,7 @@ impl Scenario {
             disks: Vec::new(),
             length_ns: 5 * SECOND,
             warm_up_ns: SECOND / 2,
+            commands_max: u64::MAX,
             bucket_ns: 10 * MS,
             changes: Vec::new(),
             stalls: 0,
@@ -93,6 +96,10 @@ struct SimDisk {
     /// Requests that are not dispatched, and the time of the last dispatch or of the first of them.
     pending: u64,
     progress: u64,
+    /// Last time at which it had no request to dispatch and one arrived.
+    idle_at: u64,
+    /// Device time charged before the end of the warm-up.
+    served: u64,
 }
 
 pub(super) struct World<'a> {
@@ -116,6 +123,8 @@ pub(super) struct World<'a> {
     overtaken: Vec<Option<u64>>,
     free_since: Option<u64>,
     discards: u64,
+    commands_sent: u64,
+    warm: bool,
 }
 
 impl<'a> World<'a> {
@@ -137,6 +146,8 @@ impl<'a> World<'a> {
             cap_free: 0,
             pending: 0,
             progress: 0,
+            idle_at: 0,
+            served: 0,
         });
         let report = |(config, _): &(DiskConfig, Workload)| DiskReport {
             weight: config.weight,
@@ -158,13 +169,14 @@ impl<'a> World<'a> {
             random: Random::new(scenario.seed),
             report: Report {
                 disks: scenario.disks.iter().map(report).collect(),
-                counted_ns: scenario.length_ns - scenario.warm_up_ns,
                 depths: (u64::MAX, 0),
                 ..Report::default()
             },
             overtaken: vec![None; scenario.reactors],
             free_since: None,
             discards: 0,
+            commands_sent: 0,
+            warm: false,
             share,
         }
     }
@@ -185,10 +197,14 @@ impl<'a> World<'a> {
             self.at(*time, Event::Change(at));
         }
         while let Some(Reverse((time, _, event))) = self.events.pop() {
-            if time > self.scenario.length_ns {
+            if time > self.scenario.length_ns || self.commands_sent > self.scenario.commands_max {
                 break;
             }
             self.now = time;
+            if !self.warm && time >= self.scenario.warm_up_ns {
+                self.warm = true;
+                (0..self.disks.len()).for_each(|at| self.disks[at].served = self.served(at));
+            }
             match event {
                 Event::Arrive(disk) => self.arrive(disk),
                 Event::Device => self.reap(),
@@ -203,15 +219,39 @@ impl<'a> World<'a> {
         self.finish()
     }
 
+    /// Returns the device time charged to a disk.
+    fn served(&self, at: usize) -> u64 {
+        self.share.disk(self.disks[at].id).disk(DiskCell::Served).load(Relaxed)
+    }
+
     fn finish(mut self) -> Report {
-        let end = self.scenario.length_ns;
-        for (disk, report) in self.disks.iter().zip(&mut self.report.disks) {
+        self.assert_tokens();
+        let end = self.scenario.length_ns.min(self.now);
+        self.report.counted_ns = end.saturating_sub(self.scenario.warm_up_ns);
+        for at in 0..self.disks.len() {
+            let (disk, served) = (&self.disks[at], self.served(at));
+            let report = &mut self.report.disks[at];
             if disk.pending > 0 {
                 report.longest_wait = report.longest_wait.max(end - disk.progress);
             }
+            report.served = served - disk.served;
+            report.backlogged = disk.pending > 0 && disk.idle_at < self.scenario.warm_up_ns;
             report.latencies.sort_unstable();
         }
         self.report
+    }
+
+    /// Asserts that tokens in flight are those of the commands in flight.
+    fn assert_tokens(&self) {
+        let sent = self.commands.iter().flatten().map(|(_, _, permit)| permit);
+        let completed = self.reactors.iter().flat_map(|r| r.completed.iter().map(|(_, p)| p));
+        let counted = sent.chain(completed).flatten().filter(|permit| permit.is_counted());
+        let in_flight = self.share.in_flight();
+        assert_eq!(in_flight.count, counted.count() as u64, "permits are tokens in flight");
+        let disks = self.disks.iter().map(|disk| {
+            Tokens::from_bits(self.share.disk(disk.id).disk(DiskCell::InFlight).load(Relaxed))
+        });
+        assert_eq!(disks.fold(Tokens::default(), Tokens::plus), in_flight, "disks and reactors agree");
     }
 
     fn wake(&mut self, reactor: usize) {
@@ -261,7 +301,7 @@ impl<'a> World<'a> {
         disk.requests += 1;
         disk.pending += 1;
         if disk.pending == 1 {
-            disk.progress = self.now;
+            (disk.progress, disk.idle_at) = (self.now, self.now);
         }
         let request =
             Request { disk: at, arrived: self.now, op, offset, pieces: 0, all_sent: false, hangs };
@@ -390,6 +430,7 @@ impl<'a> World<'a> {
         *wait = (*wait).max(self.now - disk.progress);
         disk.progress = self.now;
         disk.pending -= u64::from(last);
+        self.commands_sent += 1;
         if kind == OpKind::Discard {
             self.discards += 1;
             self.report.discards = self.report.discards.max(self.discards);
