@@ -44,22 +44,19 @@ pub(crate) fn publish<C: Cell>(own: &C, value: u64) {
     C::fence();
 }
 
-/// Stores a kick, which is not 0, in a reactor's slot. Returns whether it must be woken: false if
-/// another kick is on its way.
+/// Marks a reactor as kicked since `now`. Returns whether it must be woken: false if another kick
+/// is on its way.
 #[inline]
-pub(crate) fn kick<C: Cell>(kicked: &C, kick: u64) -> bool {
-    kicked.load(Ordering::Acquire) == 0 && kicked.compare_exchange(0, kick).is_ok()
+pub(crate) fn kick<C: Cell>(kicked: &C, now: u64) -> bool {
+    kicked.load(Ordering::Acquire) == 0 && kicked.compare_exchange(0, now.max(1)).is_ok()
 }
 
-/// Takes the kick of the own slot; 0 if there is none. The reactor looks at the other slots
-/// afterwards.
+/// Takes the kick of the own slot. The reactor looks at the other slots afterwards.
 #[inline]
-pub(crate) fn take_kick<C: Cell>(kicked: &C) -> u64 {
-    let kick = kicked.load(Ordering::Acquire);
-    if kick != 0 {
+pub(crate) fn take_kick<C: Cell>(kicked: &C) {
+    if kicked.load(Ordering::Relaxed) != 0 {
         publish(kicked, 0);
     }
-    kick
 }
 
 #[cfg(test)]

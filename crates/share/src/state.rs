@@ -122,17 +122,19 @@ pub(crate) enum ReactorCell {
     Start = 3,
     /// Discards in flight.
     Discards = 4,
-    /// 1 while a held discard waits for one in flight.
+    /// Time since which a held discard waits for one in flight, or 0.
     DiscardWaits = 5,
     /// Tokens given back although their operations are in flight.
     GivenBack = 6,
-    /// [`crate::survey::Kick`] that the reactor has not taken yet, or 0.
+    /// Time of a kick that the reactor has not taken yet, or 0.
     Kicked = 7,
     /// Sums of latencies and of expected latencies.
     Latency = LINE,
     Expected = 9,
     /// Device time in flight, which tokens count up to a limit each.
     Costs = 10,
+    /// Device time that floors got, less a multiple of that given by weight; signed.
+    FloorExcess = 11,
 }
 
 /// Number of requests and their tokens.
@@ -297,6 +299,7 @@ impl<'a> State<'a> {
             ReactorCell::GivenBack,
             ReactorCell::Kicked,
             ReactorCell::Costs,
+            ReactorCell::FloorExcess,
         ] {
             slot.reactor(cell).store(0, Relaxed);
         }

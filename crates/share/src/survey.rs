@@ -22,8 +22,9 @@ pub(crate) struct Survey {
     pub(crate) virtual_time: u64,
     /// Another reactor that runs, and its key, which is the lowest.
     pub(crate) other: Option<(usize, u64)>,
-    /// Another reactor that waits for the end of a discard.
-    pub(crate) discard_waits: Option<usize>,
+    /// Time since which another reactor waits for the end of a discard, the earliest one, and its
+    /// slot.
+    pub(crate) discard_waits: Option<(u64, usize)>,
 }
 
 impl Survey {
@@ -46,35 +47,23 @@ impl Survey {
                 lowest = key;
                 survey.other = Some((at, key));
             }
-            if load(ReactorCell::DiscardWaits) != 0 {
-                survey.discard_waits = Some(at);
+            let since = load(ReactorCell::DiscardWaits);
+            if since != 0 && survey.discard_waits.is_none_or(|first| (since, at) < first) {
+                survey.discard_waits = Some((since, at));
             }
         }
         survey
     }
 }
 
-/// Kick of a reactor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kick {
-    /// Time of the kick, in nanoseconds.
-    pub(crate) at: u64,
-    /// True if the reactor may dispatch one request although no token is free.
-    pub(crate) has_token: bool,
-}
-
-impl Kick {
-    /// Returns the value of [`ReactorCell::Kicked`]; never 0.
-    pub(crate) fn bits(self) -> u64 {
-        self.at.max(1) << 1 | u64::from(self.has_token)
-    }
-
-    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
-        (bits != 0).then_some(Self { at: bits >> 1, has_token: bits & 1 == 1 })
-    }
-}
-
 /// Returns whether a reactor has not taken its kick in time.
 fn is_stalled(kicked: u64, now: u64) -> bool {
-    Kick::from_bits(kicked).is_some_and(|kick| now.saturating_sub(kick.at) > STALLED_NS)
+    kicked != 0 && now.saturating_sub(kicked) > STALLED_NS
+}
+
+/// Returns the device time that floors got beyond their part, over all reactors.
+pub(crate) fn floor_excess(state: State<'_>) -> i64 {
+    state.reactors().fold(0, |sum: i64, (_, slot)| {
+        sum.saturating_add(slot.reactor(ReactorCell::FloorExcess).load(Relaxed) as i64)
+    })
 }

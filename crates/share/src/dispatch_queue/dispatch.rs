@@ -7,7 +7,7 @@ use super::{Dispatch, DispatchQueue};
 use crate::profile::{Op, OpKind};
 use crate::share::DiskId;
 use crate::state::{DiskCell, NO_KEY, ReactorCell};
-use crate::survey::{Kick, Survey};
+use crate::survey::{self, Survey};
 use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
@@ -27,59 +27,60 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// reactor goes first.
     pub fn next(&mut self, now: u64) -> Option<Dispatch<K>> {
         self.refresh(now);
-        let own = self.share.reactor(self.reactor);
-        let kicked = Kick::from_bits(order::take_kick(own.reactor(ReactorCell::Kicked)));
-        own.reactor(ReactorCell::DiscardWaits).store(0, Relaxed);
-        let dispatch = self.choose(true, kicked, now);
-        dispatch.unwrap_or_else(|_| {
-            order::publish(self.share.reactor(self.reactor).reactor(ReactorCell::DiscardWaits), 1);
-            self.choose(false, kicked, now).unwrap_or(None)
-        })
+        order::take_kick(self.share.reactor(self.reactor).reactor(ReactorCell::Kicked));
+        match self.choose(true, now) {
+            Ok(dispatch) => dispatch,
+            Err(NoDiscardSlot) => self.choose(false, now).unwrap_or(None),
+        }
     }
 
     /// Chooses among all held requests, or among all but discards. Fails if a discard would be next
-    /// and two are in flight.
-    fn choose(
-        &mut self,
-        discards: bool,
-        kicked: Option<Kick>,
-        now: u64,
-    ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
-        let by_weight = self.floor_run > self.profile.knee_ns;
-        let lowest = self.lowest(discards, !by_weight && self.floors(), now);
+    /// and must wait for one in flight.
+    fn choose(&mut self, discards: bool, now: u64) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
+        let floors = self.has_floors() && !self.has_floor_excess();
+        let lowest = self.lowest(discards, floors, now);
         let key = lowest.map_or(NO_KEY, |(key, _)| key);
         let own = self.share.reactor(self.reactor).reactor(ReactorCell::Key);
         if key != NO_KEY || own.load(Relaxed) != NO_KEY {
             order::publish(own, key);
         }
         let survey = self.survey(now);
-        if let Some(other) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
-            self.kick(other, now, false);
+        if let Some((_, other)) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
+            self.kick(other, now);
         }
-        // A reactor that ignores floors gives a token to another one, which ignores all others.
-        let kicked_with_token = kicked.is_some_and(|kick| kick.has_token) && key != NO_KEY;
-        let has_token = by_weight || kicked_with_token;
-        if !self.has_room(&survey, has_token || charge::is_due_key(key)) {
+        let due = charge::is_due_key(key);
+        if !self.has_room(&survey, due) {
             return Ok(None);
         }
         let lead = self.profile.knee_ns / LEAD;
-        let other = survey.other.filter(|(_, other)| other.saturating_add(lead) < key);
-        if let Some((other, other_key)) = other.filter(|_| !kicked_with_token) {
+        if let Some((other, other_key)) = survey.other.filter(|other| other.1.saturating_add(lead) < key)
+        {
             if other_key == TURN_KEY || !self.is_others_turn(now) {
-                self.kick(other, now, has_token);
-                self.count_weight(self.profile.token_max());
+                self.kick(other, now);
             }
             return Ok(None);
         }
         let Some((_, disk)) = lowest else { return Ok(None) };
-        if let Some(kind) = self.profile.turn {
-            let state = self.share.state();
-            if !turn::begin(state, &self.profile, kind, disk, now) {
-                return Ok(None);
-            }
+        if let Some(kind) = self.profile.turn
+            && !turn::begin(self.share.state(), &self.profile, kind, disk, now)
+        {
+            return Ok(None);
         }
-        let by_floor = !by_weight && self.floors() && charge::is_due(self.share.disk(disk), now);
-        self.dispatch(disk, discards, by_floor, &survey, now)
+        self.dispatch(disk, discards, due && self.profile.turn.is_none(), &survey, now)
+    }
+
+    /// Returns whether floors got more than their part.
+    fn has_floor_excess(&self) -> bool {
+        survey::floor_excess(self.share.state()) > self.profile.knee_ns as i64
+    }
+
+    /// Counts device time that a floor got, or that was given by weight.
+    fn count_floor_excess(&self, cost: u64, by_floor: bool) {
+        let excess = self.share.reactor(self.reactor).reactor(ReactorCell::FloorExcess);
+        let step = if by_floor { cost as i64 } else { -((cost * FLOOR_SHARE) as i64) };
+        let limit = self.profile.knee_ns as i64;
+        let sum = (excess.load(Relaxed) as i64).saturating_add(step).clamp(-limit, 16 * limit);
+        excess.store(sum as u64, Relaxed);
     }
 
     /// Returns the lowest key, and its disk.
@@ -102,16 +103,11 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         self.profile.turn.is_some() && !turn::has_ended(self.share.state(), now)
     }
 
-    fn kick(&mut self, slot: usize, now: u64, has_token: bool) {
+    fn kick(&mut self, slot: usize, now: u64) {
         let kicked = self.share.state().reactor(slot).reactor(ReactorCell::Kicked);
-        if order::kick(kicked, Kick { at: now, has_token }.bits()) {
+        if order::kick(kicked, now) {
             self.kicks |= 1 << slot;
         }
-    }
-
-    /// Counts device time that was given by weight.
-    fn count_weight(&mut self, cost: u64) {
-        self.floor_run = self.floor_run.saturating_sub(cost.saturating_mul(FLOOR_SHARE));
     }
 
     fn dispatch(
@@ -124,7 +120,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
         let Some((op, bytes)) = self.next_piece(disk, discards, survey) else { return Ok(None) };
         let discard = op.kind == OpKind::Discard;
-        if discard && !self.claim_discard(now) {
+        if discard && !self.claim_discard(survey, now) {
             return Err(NoDiscardSlot);
         }
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
@@ -140,10 +136,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         }
         let cost = self.profile.cost(Op { bytes, ..op });
         self.charge(disk, Part { cost, bytes, last, by_floor }, survey, now);
-        if by_floor {
-            self.floor_run += cost;
-        } else {
-            self.count_weight(cost);
+        if self.has_floors() {
+            self.count_floor_excess(cost, by_floor);
         }
         if self.profile.turn.is_some() {
             turn::count(self.share.state(), bytes, cost);
@@ -167,14 +161,20 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         Some((request.op, left.min(request.piece)))
     }
 
-    /// Takes one of the places of discards in flight. Two reactors that try at once may both fail.
-    fn claim_discard(&self, now: u64) -> bool {
-        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
-        let count = own.load(Relaxed);
-        order::publish(own, count + 1);
-        let fits = self.survey(now).discards <= DISCARDS_MAX;
+    /// Takes one of the places of discards in flight, in the order in which reactors wait. Two
+    /// reactors that try at once may both fail.
+    fn claim_discard(&self, survey: &Survey, now: u64) -> bool {
+        let own = self.share.reactor(self.reactor);
+        let (count, waits) = (own.reactor(ReactorCell::Discards), ReactorCell::DiscardWaits);
+        let waits = own.reactor(waits);
+        let since = Some(waits.load(Relaxed)).filter(|since| *since > 0).unwrap_or(now.max(1));
+        let present = count.load(Relaxed);
+        order::publish(count, present + 1);
+        let first = survey.discard_waits.is_none_or(|other| (since, self.reactor.slot()) < other);
+        let fits = first && self.survey(now).discards <= DISCARDS_MAX;
+        waits.store(if fits { 0 } else { since }, Relaxed);
         if !fits {
-            order::publish(own, count);
+            order::publish(count, present);
         }
         fits
     }
@@ -201,7 +201,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if let Some(start) = start.filter(|start| *start > own.load(Relaxed)) {
             own.store(start, Relaxed);
         }
-        if self.floors() {
+        if self.has_floors() {
             charge::count_floors(slot, part.bytes, part.last, now);
         }
         slot.disk(DiskCell::Dispatches).fetch_add(1, Relaxed);

@@ -88,8 +88,6 @@ pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
     disks: Vec<HeldRequests<K>>,
     /// Disks with held requests.
     backlogged: Vec<DiskId>,
-    /// Device time that floors paid, less a multiple of that given by weight.
-    floor_run: u64,
     in_flight: InFlight,
     /// Reactors to wake, one bit each.
     kicks: u64,
@@ -114,7 +112,6 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             uncounted_max: 0,
             disks: Vec::new(),
             backlogged: Vec::new(),
-            floor_run: 0,
             in_flight: InFlight::default(),
             kicks: 0,
             last_now: 0,
@@ -299,7 +296,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     }
 
     /// Returns whether a disk has or had a floor.
-    fn floors(&self) -> bool {
+    fn has_floors(&self) -> bool {
         self.share.state().header(Header::Floors).load(Relaxed) != 0
     }
 
