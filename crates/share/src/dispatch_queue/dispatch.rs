@@ -1,0 +1,223 @@
+//! Choice of the next request.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use super::{Dispatch, DispatchQueue};
+use crate::profile::{Op, OpKind};
+use crate::share::DiskId;
+use crate::state::{DiskCell, NO_KEY, ReactorCell};
+use crate::survey::{self, Survey};
+use crate::{charge, order, turn};
+
+/// Discards in flight on a storage at most.
+const DISCARDS_MAX: u64 = 2;
+/// Size of a piece on a busy device, in pieces of the profile.
+const BUSY_PIECES: u64 = 8;
+/// Divisor of the knee by which a reactor may be ahead of one with a lower key: fewer wake-ups.
+const LEAD: u64 = 8;
+/// Device time that floors may get for each that others get by weight: floors beyond the storage
+/// starve no disk.
+const FLOOR_SHARE: u64 = 4;
+/// Key of the disk whose turn it is.
+const TURN_KEY: u64 = 0;
+
+impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
+    /// Returns the next piece to send now. `None` if nothing is held, there is no room, or another
+    /// reactor goes first.
+    pub fn next(&mut self, now: u64) -> Option<Dispatch<K>> {
+        self.refresh(now);
+        order::take_kick(self.share.reactor(self.reactor).reactor(ReactorCell::Kicked));
+        match self.choose(true, now) {
+            Ok(dispatch) => dispatch,
+            Err(NoDiscardSlot) => self.choose(false, now).unwrap_or(None),
+        }
+    }
+
+    /// Chooses among all held requests, or among all but discards. Fails if a discard would be next
+    /// and must wait for one in flight.
+    fn choose(&mut self, discards: bool, now: u64) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
+        let floors = self.has_floors() && !self.has_floor_excess();
+        let lowest = self.lowest(discards, floors, now);
+        let key = lowest.map_or(NO_KEY, |(key, _)| key);
+        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Key);
+        if key != NO_KEY || own.load(Relaxed) != NO_KEY {
+            order::publish(own, key);
+        }
+        let survey = self.survey(now);
+        if let Some((_, other)) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
+            self.kick(other, now);
+        }
+        let due = charge::is_due_key(key);
+        if !self.has_room(&survey, due) {
+            return Ok(None);
+        }
+        let lead = self.profile.knee_ns / LEAD;
+        if let Some((other, other_key)) = survey.other.filter(|other| other.1.saturating_add(lead) < key)
+        {
+            if other_key == TURN_KEY || !self.is_others_turn(now) {
+                self.kick(other, now);
+            }
+            return Ok(None);
+        }
+        let Some((_, disk)) = lowest else { return Ok(None) };
+        if let Some(kind) = self.profile.turn
+            && !turn::begin(self.share.state(), &self.profile, kind, disk, now)
+        {
+            return Ok(None);
+        }
+        self.dispatch(disk, discards, due && self.profile.turn.is_none(), &survey, now)
+    }
+
+    /// Returns whether floors got more than their part.
+    fn has_floor_excess(&self) -> bool {
+        survey::floor_excess(self.share.state()) > self.profile.knee_ns as i64
+    }
+
+    /// Counts device time that a floor got, or that was given by weight.
+    fn count_floor_excess(&self, cost: u64, by_floor: bool) {
+        let excess = self.share.reactor(self.reactor).reactor(ReactorCell::FloorExcess);
+        let step = if by_floor { cost as i64 } else { -((cost * FLOOR_SHARE) as i64) };
+        let limit = self.profile.knee_ns as i64;
+        let sum = (excess.load(Relaxed) as i64).saturating_add(step).clamp(-limit, 16 * limit);
+        excess.store(sum as u64, Relaxed);
+    }
+
+    /// Returns the lowest key, and its disk.
+    fn lowest(&mut self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
+        let state = self.share.state();
+        let key = |disk: DiskId| {
+            if self.profile.turn.is_some() && turn::is_turn(state, disk, now) {
+                return TURN_KEY;
+            }
+            charge::key(state.disk(disk.slot()), floors, now)
+        };
+        let has_next =
+            |disk: DiskId| discards || self.disks.get(disk.slot()).is_some_and(|d| d.has_requests());
+        let disks = self.backlogged.iter().copied().filter(|disk| has_next(*disk));
+        disks.map(|disk| (key(disk), disk)).min()
+    }
+
+    /// Returns whether another disk has its turn, and none that is held here.
+    fn is_others_turn(&self, now: u64) -> bool {
+        self.profile.turn.is_some() && !turn::has_ended(self.share.state(), now)
+    }
+
+    fn kick(&mut self, slot: usize, now: u64) {
+        let kicked = self.share.state().reactor(slot).reactor(ReactorCell::Kicked);
+        if order::kick(kicked, now) {
+            self.kicks |= 1 << slot;
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        disk: DiskId,
+        discards: bool,
+        by_floor: bool,
+        survey: &Survey,
+        now: u64,
+    ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
+        let Some((op, bytes)) = self.next_piece(disk, discards, survey) else { return Ok(None) };
+        let discard = op.kind == OpKind::Discard;
+        if discard && !self.claim_discard(survey, now) {
+            return Err(NoDiscardSlot);
+        }
+        let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
+        let Some(request) = held.front_mut(discards) else { return Ok(None) };
+        let (key, offset) = (request.key, request.sent);
+        request.sent += bytes;
+        request.pieces += 1;
+        let (pieces, waited) = (request.pieces, now.saturating_sub(request.since));
+        let last = request.sent >= op.bytes;
+        if last {
+            held.pop(discards);
+            self.finish(disk, pieces, waited);
+        }
+        let cost = self.profile.cost(Op { bytes, ..op });
+        self.charge(disk, Part { cost, bytes, last, by_floor }, survey, now);
+        if self.has_floors() {
+            self.count_floor_excess(cost, by_floor);
+        }
+        if self.profile.turn.is_some() {
+            turn::count(self.share.state(), bytes, cost);
+        }
+        let permit = self.take_token(disk, cost, survey.costs, discard, now);
+        Ok(Some(Dispatch { permit, disk, key, offset, bytes, last }))
+    }
+
+    /// Returns the operation of the next request, and the bytes of its next piece: the profile's
+    /// while at most half of the depth is in flight, otherwise a multiple of it, because others keep
+    /// the device busy. A request that begins with small pieces goes on with them.
+    fn next_piece(&mut self, disk: DiskId, discards: bool, survey: &Survey) -> Option<(Op, u64)> {
+        let depth = self.depth();
+        let request = self.disks.get_mut(disk.slot())?.front_mut(discards)?;
+        let left = request.op.bytes - request.sent;
+        let Some(piece) = self.profile.piece else { return Some((request.op, left)) };
+        if request.piece == 0 {
+            let few = survey.in_flight.ns <= depth / 2;
+            request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
+        }
+        Some((request.op, left.min(request.piece)))
+    }
+
+    /// Takes one of the places of discards in flight, in the order in which reactors wait. Two
+    /// reactors that try at once may both fail.
+    fn claim_discard(&self, survey: &Survey, now: u64) -> bool {
+        let own = self.share.reactor(self.reactor);
+        let (count, waits) = (own.reactor(ReactorCell::Discards), ReactorCell::DiscardWaits);
+        let waits = own.reactor(waits);
+        let since = Some(waits.load(Relaxed)).filter(|since| *since > 0).unwrap_or(now.max(1));
+        let present = count.load(Relaxed);
+        order::publish(count, present + 1);
+        let first = survey.discard_waits.is_none_or(|other| (since, self.reactor.slot()) < other);
+        let fits = first && self.survey(now).discards <= DISCARDS_MAX;
+        waits.store(if fits { 0 } else { since }, Relaxed);
+        if !fits {
+            order::publish(count, present);
+        }
+        fits
+    }
+
+    /// Counts a request of which all is sent.
+    fn finish(&mut self, disk: DiskId, pieces: u64, waited: u64) {
+        let slot = self.share.disk(disk);
+        slot.disk(DiskCell::Held).fetch_sub(1, AcqRel);
+        slot.disk(DiskCell::Waited).fetch_add(waited, Relaxed);
+        if pieces > 1 {
+            slot.disk(DiskCell::Splits).fetch_add(1, Relaxed);
+        }
+        if self.disks.get(disk.slot()).is_none_or(|held| held.is_empty()) {
+            self.backlogged.retain(|other| *other != disk);
+        }
+    }
+
+    /// Charges a dispatch to its disk.
+    pub(super) fn charge(&mut self, disk: DiskId, part: Part, survey: &Survey, now: u64) {
+        let slot = self.share.disk(disk);
+        let knee = self.profile.knee_ns;
+        let start = charge::charge(slot, part.cost, part.by_floor, survey.virtual_time, knee);
+        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Start);
+        if let Some(start) = start.filter(|start| *start > own.load(Relaxed)) {
+            own.store(start, Relaxed);
+        }
+        if self.has_floors() {
+            charge::count_floors(slot, part.bytes, part.last, now);
+        }
+        slot.disk(DiskCell::Dispatches).fetch_add(1, Relaxed);
+    }
+}
+
+/// Part of a request, as it is charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) cost: u64,
+    pub(super) bytes: u64,
+    /// True if no part follows.
+    pub(super) last: bool,
+    /// True if a floor pays.
+    pub(super) by_floor: bool,
+}
+
+/// No discard may be sent now.
+struct NoDiscardSlot;

@@ -1,0 +1,369 @@
+//! Dispatch queue of one reactor.
+
+mod dispatch;
+mod held;
+mod in_flight;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+use crate::depth::{self, WINDOW_NS};
+use crate::error::ShareError;
+use crate::profile::{Op, OpKind, Profile};
+use crate::share::{DiskId, ReactorId, Share};
+use crate::state::{DiskCell, Header, ReactorCell, State, Tokens};
+use crate::survey::Survey;
+use crate::{charge, order, turn};
+use dispatch::Part;
+use held::{HeldRequest, HeldRequests};
+use in_flight::{InFlight, Operation};
+
+/// Time after which a reactor that holds requests looks again without a kick, in nanoseconds.
+const TICK_NS: u64 = 1_000_000;
+
+/// Answer to a request.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Submitted {
+    /// Send it to the storage now, as a whole.
+    Send(Permit),
+    /// It is held. [`DispatchQueue::next`] returns its key, perhaps at once.
+    Held,
+    /// The queue holds enough requests of this disk. Keep it until [`DispatchQueue::next`] has
+    /// returned the last piece of one of them.
+    Full,
+}
+
+/// Right to have an operation in flight. It goes back by [`DispatchQueue::complete`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Permit(u32);
+
+impl Permit {
+    /// Returns whether the operation has a token: not while its disk alone uses the storage.
+    pub fn is_counted(&self) -> bool {
+        self.0 != UNCOUNTED
+    }
+}
+
+/// Number of a permit that is not counted.
+const UNCOUNTED: u32 = u32::MAX;
+
+/// Piece of a request that goes to the storage now.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Dispatch<K> {
+    /// Permit of the piece.
+    pub permit: Permit,
+    /// Disk of the request.
+    pub disk: DiskId,
+    /// Key of the request.
+    pub key: K,
+    /// First byte of the piece, from the start of the request.
+    pub offset: u64,
+    /// Bytes of the piece.
+    pub bytes: u64,
+    /// True if no piece of the request follows.
+    pub last: bool,
+}
+
+/// Requests that a reactor holds for one storage, and its operations in flight. `K` is a key by
+/// which the caller knows a request.
+///
+/// After each batch of submissions and completions, after a kick and at the deadline, the caller
+/// calls [`DispatchQueue::next`] until it returns `None`, then wakes the reactors that
+/// [`DispatchQueue::take_kick`] returns.
+///
+/// All times are nanoseconds of one monotonic clock that all processes share.
+#[derive(Debug)]
+pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
+    share: Arc<Share<M>>,
+    reactor: ReactorId,
+    profile: Profile,
+    /// Number of the profile.
+    profiles: u64,
+    /// Largest request that a sole disk sends without counting it.
+    uncounted_max: u64,
+    disks: Vec<HeldRequests<K>>,
+    /// Disks with held requests.
+    backlogged: Vec<DiskId>,
+    in_flight: InFlight,
+    /// Reactors to wake, one bit each.
+    kicks: u64,
+    last_now: u64,
+    /// Time of the next look at old operations and at the latency window.
+    next_window: u64,
+}
+
+impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
+    /// Opens the dispatch queue of a reactor.
+    ///
+    /// # Errors
+    /// The storage has no profile, or the table of reactors is full.
+    pub fn open(share: &Arc<Share<M>>) -> Result<Self, ShareError> {
+        let profile = share.profile()?;
+        let reactor = share.claim_reactor()?;
+        let mut queue = Self {
+            share: Arc::clone(share),
+            reactor,
+            profile,
+            profiles: 0,
+            uncounted_max: 0,
+            disks: Vec::new(),
+            backlogged: Vec::new(),
+            in_flight: InFlight::default(),
+            kicks: 0,
+            last_now: 0,
+            next_window: 0,
+        };
+        queue.refresh_profile();
+        Ok(queue)
+    }
+
+    /// Returns the slot of the reactor, by which others kick it.
+    pub fn reactor(&self) -> ReactorId {
+        self.reactor
+    }
+
+    /// Submits a request of a disk.
+    #[inline]
+    pub fn submit(&mut self, disk: DiskId, op: Op, key: K, now: u64) -> Submitted {
+        let uncounted = op.bytes <= self.uncounted_max && op.kind != OpKind::Discard;
+        if uncounted && self.share.is_sole(disk) {
+            return Submitted::Send(Permit(UNCOUNTED));
+        }
+        self.submit_counted(disk, op, key, now)
+    }
+
+    fn submit_counted(&mut self, disk: DiskId, op: Op, key: K, now: u64) -> Submitted {
+        self.refresh(now);
+        self.share.mark_active(disk, now);
+        let cost = self.profile.cost(op);
+        if op.urgent || op.kind == OpKind::Flush {
+            charge::add_debt(self.share.disk(disk), cost);
+            let discard = op.kind == OpKind::Discard;
+            let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
+            own.store(own.load(Relaxed) + u64::from(discard), Relaxed);
+            let ahead = self.survey(now).costs;
+            return Submitted::Send(self.take_token(disk, cost, ahead, discard, now));
+        }
+        if let Some(permit) = self.send_at_once(disk, op, cost, now) {
+            return Submitted::Send(permit);
+        }
+        self.hold(disk, op, cost, key, now)
+    }
+
+    /// Sends a request past the queue, if nothing is held anywhere and there is room.
+    fn send_at_once(&mut self, disk: DiskId, op: Op, cost: u64, now: u64) -> Option<Permit> {
+        let special = self.profile.turn.is_some() || op.kind == OpKind::Discard;
+        if special || !self.backlogged.is_empty() || op.bytes > self.uncounted_max {
+            return None;
+        }
+        let survey = self.survey(now);
+        let used = survey.in_flight.ns;
+        if survey.other.is_some() || !self.has_room(&survey, false) {
+            return None;
+        }
+        // Below half of the knee the storage is not contended: nothing is charged.
+        if used + cost > self.depth() / 2 {
+            let slot = self.share.disk(disk);
+            charge::lift(slot, survey.virtual_time, self.credit());
+            let part = Part { cost, bytes: op.bytes, last: true, by_floor: false };
+            self.charge(disk, part, &survey, now);
+        }
+        Some(self.take_token(disk, cost, survey.costs, false, now))
+    }
+
+    fn hold(&mut self, disk: DiskId, op: Op, cost: u64, key: K, now: u64) -> Submitted {
+        if self.disks.len() <= disk.slot() {
+            self.disks.resize_with(disk.slot() + 1, HeldRequests::default);
+        }
+        let credit = self.credit();
+        let Some(held) = self.disks.get_mut(disk.slot()) else { return Submitted::Full };
+        if !held.is_empty() && held.cost + cost > credit {
+            return Submitted::Full;
+        }
+        if held.is_empty() {
+            self.backlogged.push(disk);
+        }
+        held.push(HeldRequest { key, op, sent: 0, piece: 0, pieces: 0, since: now, cost });
+        let state = self.share.state();
+        let slot = state.disk(disk.slot());
+        if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 {
+            let virtual_time = Survey::take(state, self.reactor.slot(), now).virtual_time;
+            charge::lift(slot, virtual_time, credit);
+        }
+        if let Some(kind) = self.profile.turn {
+            turn::arrive(state, kind, disk, now);
+        }
+        Submitted::Held
+    }
+
+    /// Returns a permit after its operation has completed or failed.
+    #[inline]
+    pub fn complete(&mut self, permit: Permit, now: u64) {
+        if permit.is_counted() {
+            self.complete_counted(permit.0, now);
+        }
+    }
+
+    fn complete_counted(&mut self, at: u32, now: u64) {
+        let Some(operation) = self.in_flight.remove(at) else { return };
+        let state = self.share.state();
+        let own = state.reactor(self.reactor.slot());
+        let add = |cell, value: u64| {
+            let cell = own.reactor(cell);
+            cell.store(cell.load(Relaxed).wrapping_add(value), Relaxed);
+        };
+        let latency = now.saturating_sub(operation.sent_at);
+        add(ReactorCell::Latency, latency);
+        add(ReactorCell::Expected, operation.expected);
+        add(ReactorCell::Costs, operation.cost.wrapping_neg());
+        add(ReactorCell::GivenBack, operation.given_back.wrapping_neg());
+        add(ReactorCell::Discards, u64::from(operation.discard).wrapping_neg());
+        self.free(operation.disk, Tokens::one(operation.token));
+        if let Some(kind) = self.profile.turn {
+            turn::complete(state, kind, operation.disk, now);
+        }
+    }
+
+    /// Returns tokens of a disk.
+    fn free(&self, disk: DiskId, tokens: Tokens) {
+        let own = self.share.reactor(self.reactor).reactor(ReactorCell::Tokens);
+        order::publish(own, Tokens::from_bits(own.load(Relaxed)).minus(tokens).bits());
+        let disk = self.share.disk(disk).disk(DiskCell::InFlight);
+        let _ = disk.fetch_update(AcqRel, Relaxed, |bits| {
+            Some(Tokens::from_bits(bits).minus(tokens).bits())
+        });
+    }
+
+    /// Takes the token of an operation, at most [`Profile::token_max`]. `ahead` is the device time in flight.
+    fn take_token(
+        &mut self,
+        disk: DiskId,
+        cost: u64,
+        ahead: u64,
+        discard: bool,
+        now: u64,
+    ) -> Permit {
+        let token = cost.min(self.profile.token_max());
+        let own = self.share.reactor(self.reactor);
+        let tokens = own.reactor(ReactorCell::Tokens);
+        let taken = Tokens::from_bits(tokens.load(Relaxed)).plus(Tokens::one(token));
+        tokens.store(taken.bits(), Release);
+        let slot = self.share.disk(disk);
+        slot.disk(DiskCell::InFlight).fetch_add(Tokens::one(token).bits(), AcqRel);
+        let costs = own.reactor(ReactorCell::Costs);
+        costs.store(costs.load(Relaxed).saturating_add(cost), Relaxed);
+        let expected = self.profile.latency_ns.max(ahead.saturating_add(cost));
+        let operation =
+            Operation { disk, sent_at: now, token, given_back: 0, cost, expected, discard };
+        Permit(self.in_flight.insert(operation))
+    }
+
+    /// Returns a reactor to wake. Each is returned once.
+    pub fn take_kick(&mut self) -> Option<ReactorId> {
+        let slot = self.kicks.trailing_zeros();
+        self.kicks &= self.kicks.wrapping_sub(1);
+        (slot < u64::BITS).then_some(ReactorId(slot as u16))
+    }
+
+    /// Returns whether the queue holds requests. While all requests of a guest's queue are held,
+    /// nothing of them is at the device.
+    pub fn is_holding(&self) -> bool {
+        !self.backlogged.is_empty()
+    }
+
+    /// Returns the time at which the caller calls [`DispatchQueue::next`] without a kick. `None` if
+    /// no time matters.
+    pub fn deadline(&self) -> Option<u64> {
+        if !self.backlogged.is_empty() {
+            let tick = self.last_now + TICK_NS;
+            let idle = self.share.state().header(Header::TurnIdleUntil).load(Relaxed);
+            let turn = self.profile.turn.is_some() && idle > self.last_now;
+            return Some(if turn { tick.min(idle) } else { tick });
+        }
+        (!self.in_flight.is_empty()).then_some(self.next_window)
+    }
+
+    fn survey(&self, now: u64) -> Survey {
+        Survey::take(self.share.state(), self.reactor.slot(), now)
+    }
+
+    fn depth(&self) -> u64 {
+        self.share.state().header(Header::Depth).load(Relaxed)
+    }
+
+    /// Returns whether a disk has or had a floor.
+    fn has_floors(&self) -> bool {
+        self.share.state().header(Header::Floors).load(Relaxed) != 0
+    }
+
+    /// Returns whether tokens are free. A floor that is due has as many again, because others may
+    /// have filled the device with large requests.
+    fn has_room(&self, survey: &Survey, due: bool) -> bool {
+        survey.in_flight.ns < self.depth() << u32::from(due)
+    }
+
+    /// Virtual time by which a disk that returns is ahead: a quarter of the knee, or the longest turn.
+    fn credit(&self) -> u64 {
+        match self.profile.turn {
+            Some(turn) => turn::longest(&self.profile, turn),
+            None => self.profile.knee_ns / 4,
+        }
+    }
+
+    fn refresh_profile(&mut self) {
+        if let Some((number, Ok(profile))) = self.share.state().profile() {
+            self.profiles = number;
+            self.profile = profile;
+            self.uncounted_max = profile.piece.map_or(u64::MAX, |piece| piece.bytes);
+        }
+    }
+
+    /// Looks at the profile, and every 100 ms at old operations and latency.
+    fn refresh(&mut self, now: u64) {
+        self.last_now = now;
+        if self.share.state().header(Header::Profiles).load(Relaxed) != self.profiles {
+            self.refresh_profile();
+        }
+        if now < self.next_window {
+            return;
+        }
+        self.next_window = now + WINDOW_NS;
+        self.give_back(now);
+        depth::end_window(self.share.state(), &self.profile, now);
+        self.share.end_contention(now);
+    }
+
+    /// Gives back the tokens of old operations, half of a knee at a time.
+    fn give_back(&mut self, now: u64) {
+        let (given, cost) = self.in_flight.give_back(self.profile.knee_ns / 2, now);
+        let costs = self.share.reactor(self.reactor).reactor(ReactorCell::Costs);
+        costs.store(costs.load(Relaxed).saturating_sub(cost), Relaxed);
+        for (disk, token) in given {
+            self.free(disk, Tokens { count: 0, ns: token });
+            let given = self.share.reactor(self.reactor).reactor(ReactorCell::GivenBack);
+            given.store(given.load(Relaxed) + token, Relaxed);
+        }
+    }
+}
+
+impl<M: AsRef<[AtomicU64]>, K> Drop for DispatchQueue<M, K> {
+    /// Returns all tokens, and frees the slot.
+    fn drop(&mut self) {
+        let state: State<'_> = self.share.state();
+        for operation in self.in_flight.drain() {
+            let disk = state.disk(operation.disk.slot()).disk(DiskCell::InFlight);
+            let _ = disk.fetch_update(AcqRel, Relaxed, |bits| {
+                Some(Tokens::from_bits(bits).minus(Tokens::one(operation.token)).bits())
+            });
+        }
+        for disk in &self.backlogged {
+            let held = self.disks.get(disk.slot()).map_or(0, HeldRequests::len);
+            state.disk(disk.slot()).disk(DiskCell::Held).fetch_sub(held, AcqRel);
+        }
+        state.release_reactor(self.reactor.slot());
+    }
+}

@@ -1,0 +1,125 @@
+//! Splitting, and settings that are found without search.
+
+use super::{CONNECTIONS, KIB, MIB, NETWORK, SECOND, profile};
+use crate::device::{DeviceConfig, Flash, Model};
+use crate::profile::{OpKind, Piece, Profile};
+use crate::simulation::calibrate::sample;
+use crate::simulation::workload::Workload;
+use crate::simulation::world::Scenario;
+
+const STRIPED: Model = Model::Flash(Flash::STRIPED);
+const UNSTRIPED: Model = Model::Flash(Flash::UNSTRIPED);
+
+/// Returns the throughput of so many disks with a profile, from `from_ns` on.
+fn rate(
+    device: &DeviceConfig,
+    profile: Profile,
+    disks: usize,
+    workload: &Workload,
+    from_ns: u64,
+) -> f64 {
+    let mut scenario = Scenario::new(device.clone(), Some(profile));
+    scenario.warm_up_ns = from_ns;
+    scenario.length_ns = from_ns + SECOND;
+    (0..disks).for_each(|_| scenario.add(100, workload.clone()));
+    scenario.run().total()
+}
+
+fn whole(profile: Profile) -> Profile {
+    Profile { piece: None, ..profile }
+}
+
+/// The bar: within 10% of the best cell of 512 KiB in flight as 1 to 128 independent requests. The
+/// device alone reaches it. A split request waits for its slowest piece, the cell's requests do not
+/// wait for each other: 91%. Each wait also costs a wake-up of the reactor: 89%.
+#[test]
+fn striped_flash_gains_from_splitting() {
+    let device = DeviceConfig::from(STRIPED);
+    let profile = profile(STRIPED);
+    let large = Workload { think_ns: 0, ..Workload::reads(512 * KIB, 1) };
+    let split = rate(&device, profile, 1, &large, SECOND);
+    let unsplit = rate(&device, whole(profile), 1, &large, SECOND);
+    assert!(split >= 1.6 * unsplit, "split {split}, whole {unsplit}");
+    let counts = [1, 2, 4, 8, 16, 32, 64, 128];
+    let best = |cells: [f64; 8]| cells.into_iter().fold(0.0, f64::max);
+    let on_device = |bytes: u64, depth, pieces| {
+        sample(&device, OpKind::Read, bytes, depth, pieces).bytes_per_second as f64
+    };
+    let cells = counts.map(|count| on_device(512 * KIB / count, count, 1));
+    let pieces = 512 * KIB / profile.piece.expect("the flash is striped").bytes;
+    let gain = on_device(512 * KIB, 1, pieces) / best(cells);
+    assert!(gain >= 0.9, "{gain} of {cells:?}");
+    let cells = counts.map(|count| {
+        let cell = Workload { think_ns: 0, ..Workload::reads(512 * KIB / count, count) };
+        let mut scenario = Scenario::new(STRIPED, None);
+        scenario.add(100, cell);
+        scenario.run().total()
+    });
+    println!("device {gain}, reactor {}", split / best(cells));
+    assert!(split >= 0.88 * best(cells), "{split} of {cells:?}");
+}
+
+#[test]
+fn splitting_never_costs_throughput() {
+    for model in [STRIPED, UNSTRIPED] {
+        let device = DeviceConfig::from(model);
+        let profile = profile(model);
+        for (disks, depth) in [(1, 1), (1, 4), (1, 16), (10, 1), (10, 16)] {
+            for bytes in [128 * KIB, 512 * KIB, 4 * MIB] {
+                let workload = Workload::reads(bytes, depth);
+                let split = rate(&device, profile, disks, &workload, SECOND);
+                let unsplit = rate(&device, whole(profile), disks, &workload, SECOND);
+                println!("{disks} disks of {depth} x {bytes}: split {:.0}, whole {:.0}", split / 1e6, unsplit / 1e6);
+                assert!(split >= 0.99 * unsplit, "{model:?} {disks} {depth} {bytes}");
+            }
+        }
+    }
+    assert_eq!(profile(UNSTRIPED).piece, None);
+}
+
+/// Asserts that the profile is within 15% of the best of many fixed depths and pieces.
+fn assert_near_best(device: &DeviceConfig, profile: Profile, from_ns: u64) {
+    for (disks, workload) in [
+        (1, Workload::reads(4 * MIB, 1)),
+        (1, Workload::reads(512 * KIB, 1)),
+        (8, Workload::reads(128 * KIB, 16)),
+        (20, Workload::reads(4 * KIB, 16)),
+    ] {
+        let fixed = |percent: u64, bytes: Option<u64>| {
+            let piece = bytes.map(|bytes| Piece { bytes, gain_percent: 0 });
+            let knee_ns = profile.knee_ns * percent / 100;
+            // A latency of seconds never tightens the depth.
+            let profile = Profile { knee_ns, piece, latency_ns: 5 * SECOND, ..profile };
+            rate(device, profile, disks, &workload, from_ns)
+        };
+        let pieces = [None, Some(16 * KIB), Some(64 * KIB), Some(256 * KIB), Some(MIB)];
+        let settings = [25, 50, 100, 200, 400].into_iter();
+        let settings = settings.flat_map(|percent| pieces.map(|bytes| (percent, bytes)));
+        let best = settings.map(|(percent, bytes)| (fixed(percent, bytes), percent, bytes));
+        let best = best.max_by(|a, b| a.0.total_cmp(&b.0)).expect("settings");
+        let found = rate(device, profile, disks, &workload, from_ns);
+        println!("{disks} disks of {} x {}: {:.0} MB/s, best {best:?}", workload.depth, workload.bytes, found / 1e6);
+        assert!(found >= 0.85 * best.0, "{disks} disks, {workload:?}: {found}, best {best:?}");
+    }
+}
+
+#[test]
+fn connections_with_a_limit_are_used_side_by_side() {
+    let model = Model::Pipe(CONNECTIONS);
+    assert_near_best(&model.into(), profile(model), SECOND);
+}
+
+#[test]
+fn network_storage_has_enough_in_flight() {
+    let model = Model::Pipe(NETWORK);
+    assert_near_best(&model.into(), profile(model), SECOND);
+}
+
+#[test]
+fn a_degraded_device_is_used_well_two_seconds_later() {
+    for model in [STRIPED, Model::Pipe(crate::device::Pipe::ARRAY), Model::Pipe(NETWORK)] {
+        // A quarter of the speed from the second second on.
+        let device = DeviceConfig { model, speeds: vec![(SECOND, 25)] };
+        assert_near_best(&device, profile(model), 3 * SECOND);
+    }
+}
