@@ -1,0 +1,109 @@
+//! One storage below the files of many disks, which share it by weight.
+//!
+//! Each reactor has one dispatch queue for a storage ([`reactor_queue`]), which the channels of all
+//! files on that storage use. A storage without a profile has none of this.
+
+mod error;
+mod reactor_queue;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memory::Mapping;
+use reactor::Handle;
+use share::{CELLS, DiskConfig, DiskId, Profile, ReactorId, Share};
+
+pub use error::StorageError;
+pub(crate) use reactor_queue::{Dispatched, Membership, Ticket};
+
+/// Number of this process among those of a storage. One process uses a storage for now.
+const PROCESS: u64 = 1;
+
+/// One storage: a device, or a remote.
+#[derive(Debug)]
+pub struct Storage {
+    share: Arc<Share<Mapping>>,
+    /// Largest request that a disk alone sends without the scheduler, in bytes.
+    pass_bytes: AtomicU64,
+    /// Reactors with a dispatch queue, for wake-ups.
+    reactors: Mutex<Vec<(ReactorId, Handle)>>,
+}
+
+impl Storage {
+    /// Creates a storage with this profile.
+    ///
+    /// # Errors
+    /// No memory is available, or the profile has a number outside of its range.
+    pub fn new(profile: &Profile) -> Result<Arc<Self>, StorageError> {
+        let memory = Mapping::sealed("ringway-share", CELLS as u64 * 8)?;
+        let storage = Self {
+            share: Share::open(memory, PROCESS)?,
+            pass_bytes: AtomicU64::new(u64::MAX),
+            reactors: Mutex::default(),
+        };
+        storage.set_profile(profile)?;
+        Ok(Arc::new(storage))
+    }
+
+    /// Replaces the profile. Requests from then on follow it.
+    ///
+    /// # Errors
+    /// A number is outside of its range.
+    pub fn set_profile(&self, profile: &Profile) -> Result<(), StorageError> {
+        self.share.update_profile(profile)?;
+        let pass_bytes = profile.piece.map_or(u64::MAX, |piece| piece.bytes);
+        self.pass_bytes.store(pass_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Adds a disk, which shares the storage with the others.
+    ///
+    /// # Errors
+    /// A number is outside of its range, or the storage has too many disks.
+    pub fn add_disk(self: &Arc<Self>, config: DiskConfig) -> Result<Arc<StorageDisk>, StorageError> {
+        let id = self.share.add_disk(config)?;
+        Ok(Arc::new(StorageDisk { storage: Arc::clone(self), id }))
+    }
+
+    fn reactors(&self) -> MutexGuard<'_, Vec<(ReactorId, Handle)>> {
+        self.reactors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a reactor look at its dispatch queue. One that has ended needs none.
+    fn kick(self: &Arc<Self>, reactor: ReactorId) {
+        let found = self.reactors().iter().find(|(id, _)| *id == reactor).map(|(_, it)| it.clone());
+        if let Some(handle) = found {
+            let storage = Arc::clone(self);
+            let _ = handle.send(move |context| reactor_queue::look(&storage, context));
+        }
+    }
+}
+
+/// One disk on a storage. It leaves the storage on drop.
+#[derive(Debug)]
+pub struct StorageDisk {
+    storage: Arc<Storage>,
+    id: DiskId,
+}
+
+impl StorageDisk {
+    /// Changes weight and floors. Requests that wait follow them at once.
+    ///
+    /// # Errors
+    /// A number is outside of its range.
+    pub fn configure(&self, config: DiskConfig) -> Result<(), StorageError> {
+        Ok(self.storage.share.update_disk(self.id, config)?)
+    }
+
+    /// Returns whether a request of this size may go to the storage without the scheduler.
+    #[inline]
+    pub(crate) fn passes(&self, bytes: u64) -> bool {
+        self.storage.share.is_sole(self.id) && bytes <= self.storage.pass_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for StorageDisk {
+    fn drop(&mut self) {
+        self.storage.share.remove_disk(self.id);
+    }
+}

@@ -1,0 +1,189 @@
+//! Dispatch queue of one reactor for one storage, and the channels that use it.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use memory::Mapping;
+use reactor::{Context, PollerId, Slab};
+use share::{Dispatch, DispatchQueue, Op, Permit, ReactorId, Submitted};
+
+use super::{Storage, StorageDisk};
+
+thread_local! {
+    /// Dispatch queues of this reactor.
+    static QUEUES: RefCell<Vec<Weak<ReactorQueue>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Place of a held request: its channel, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    channel: u32,
+    request: u32,
+}
+
+/// Part of a request that goes to the storage now.
+#[derive(Debug)]
+pub(crate) struct Dispatched {
+    /// Number of the request in its channel.
+    pub(crate) request: u32,
+    /// Right to send it.
+    pub(crate) permit: Permit,
+    /// Bytes of the part.
+    pub(crate) bytes: u64,
+    /// True if no part follows.
+    pub(crate) is_last: bool,
+}
+
+/// Channel that uses the queue.
+#[derive(Debug)]
+struct Member {
+    poller: Option<PollerId>,
+    dispatched: Vec<Dispatched>,
+}
+
+#[derive(Debug)]
+struct ReactorQueue {
+    storage: Arc<Storage>,
+    reactor: ReactorId,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    queue: DispatchQueue<Mapping, Ticket>,
+    members: Slab<Member>,
+}
+
+impl ReactorQueue {
+    /// Returns the queue of this reactor. `None` if the storage has too many reactors.
+    fn open(storage: &Arc<Storage>, context: &Context<'_>) -> Option<Rc<Self>> {
+        if let Some(present) = Self::find(storage) {
+            return Some(present);
+        }
+        let queue = DispatchQueue::open(&storage.share).ok()?;
+        let reactor = queue.reactor();
+        storage.reactors().push((reactor, context.handle()));
+        let inner = RefCell::new(Inner { queue, members: Slab::default() });
+        let opened = Rc::new(Self { storage: Arc::clone(storage), reactor, inner });
+        QUEUES.with_borrow_mut(|queues| {
+            queues.retain(|queue| queue.strong_count() > 0);
+            queues.push(Rc::downgrade(&opened));
+        });
+        Some(opened)
+    }
+
+    fn find(storage: &Arc<Storage>) -> Option<Rc<Self>> {
+        QUEUES.with_borrow(|queues| {
+            let mut present = queues.iter().filter_map(Weak::upgrade);
+            present.find(|queue| Arc::ptr_eq(&queue.storage, storage))
+        })
+    }
+
+    /// Hands requests to their channels whose turn has come, and wakes other reactors. Channels other
+    /// than `own` are woken.
+    fn dispatch(&self, context: &mut Context<'_>, own: Option<u32>) {
+        let now = context.now_ns();
+        let inner = &mut *self.inner.borrow_mut();
+        while let Some(Dispatch { permit, key, bytes, last, .. }) = inner.queue.next(now) {
+            let Some(member) = inner.members.get_mut(key.channel) else {
+                // A channel cancels its requests before it goes.
+                inner.queue.complete(permit, now);
+                continue;
+            };
+            let part = Dispatched { request: key.request, permit, bytes, is_last: last };
+            member.dispatched.push(part);
+            if Some(key.channel) != own {
+                member.poller.into_iter().for_each(|poller| context.wake(poller));
+            }
+        }
+        while let Some(reactor) = inner.queue.take_kick() {
+            self.storage.kick(reactor);
+        }
+    }
+}
+
+impl Drop for ReactorQueue {
+    fn drop(&mut self) {
+        let reactor = self.reactor;
+        self.storage.reactors().retain(|(id, _)| *id != reactor);
+    }
+}
+
+/// Looks whether the turn of held requests has come.
+pub(super) fn look(storage: &Arc<Storage>, context: &mut Context<'_>) {
+    if let Some(queue) = ReactorQueue::find(storage) {
+        queue.dispatch(context, None);
+    }
+}
+
+/// Membership of one channel in the dispatch queue of its reactor.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    disk: Arc<StorageDisk>,
+    queue: Rc<ReactorQueue>,
+    channel: u32,
+}
+
+impl Membership {
+    /// Enters a channel of the poller that is being made or called. `None` if the storage has too many
+    /// reactors: the channel then sends what it likes.
+    pub(crate) fn enter(disk: &Arc<StorageDisk>, context: &Context<'_>) -> Option<Self> {
+        let queue = ReactorQueue::open(&disk.storage, context)?;
+        let member = Member { poller: context.poller(), dispatched: Vec::new() };
+        let channel = queue.inner.borrow_mut().members.insert(member);
+        Some(Self { disk: Arc::clone(disk), queue, channel })
+    }
+
+    /// Returns whether an operation may go to the storage without the scheduler.
+    #[inline]
+    pub(crate) fn passes(&self, bytes: u64) -> bool {
+        self.disk.passes(bytes)
+    }
+
+    /// Submits an operation. `request` is its number in the channel, by which it comes back if it is
+    /// held.
+    pub(crate) fn submit(&self, context: &mut Context<'_>, op: Op, request: u32) -> Submitted {
+        let now = context.now_ns();
+        let ticket = Ticket { channel: self.channel, request };
+        self.queue.inner.borrow_mut().queue.submit(self.disk.id, op, ticket, now)
+    }
+
+    /// Returns a permit after its operation.
+    pub(crate) fn complete(&self, context: &mut Context<'_>, permit: Permit) {
+        let now = context.now_ns();
+        self.queue.inner.borrow_mut().queue.complete(permit, now);
+    }
+
+    /// Hands requests to their channels whose turn has come. Moves those of this channel into `out`.
+    pub(crate) fn dispatch(&self, context: &mut Context<'_>, out: &mut Vec<Dispatched>) {
+        self.queue.dispatch(context, Some(self.channel));
+        if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
+            out.append(&mut member.dispatched);
+        }
+    }
+
+    /// Returns the time at which requests that are held must be looked at, in nanoseconds.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        self.queue.inner.borrow().queue.deadline()
+    }
+
+    /// Takes back all requests of the channel that are held.
+    pub(crate) fn cancel(&self) {
+        let channel = self.channel;
+        let queue = &mut self.queue.inner.borrow_mut().queue;
+        queue.cancel(self.disk.id, |ticket| ticket.channel == channel);
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.cancel();
+        let inner = &mut *self.queue.inner.borrow_mut();
+        let member = inner.members.remove(self.channel);
+        // Its operations never began.
+        for part in member.into_iter().flat_map(|member| member.dispatched) {
+            inner.queue.complete(part.permit, 0);
+        }
+    }
+}
