@@ -93,6 +93,7 @@ mod ram;
 mod replaceable;
 mod request;
 mod small_blocks;
+mod storage;
 mod window;
 
 use std::fmt::Debug;
@@ -109,6 +110,7 @@ pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
 pub use request::{Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome};
 pub use small_blocks::SmallBlocks;
+pub use storage::{Storage, StorageDisk, StorageError};
 pub use window::Window;
 
 /// Outcome of a request whose channel was abandoned.

@@ -162,7 +162,7 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
 
     /// Returns whether only this disk is active.
     #[inline]
-    pub(crate) fn is_sole(&self, disk: DiskId) -> bool {
+    pub fn is_sole(&self, disk: DiskId) -> bool {
         self.state().header(Header::Sole).load(Relaxed) == u64::from(disk.0) + 1
     }
 

@@ -9,9 +9,11 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
+use super::schedule::Schedule;
 use super::request::{FileRequest, IoMethod, StepOutcome};
 use super::{FileOptions, ImageInfo, OnFull, Shared};
 use crate::bounce::{BouncePool, NoBuffer, PIECE};
+use crate::storage::StorageDisk;
 use crate::{CANCELED, Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
 
 /// Largest read that first tries the page cache without waiting, in bytes. Above, the copy costs
@@ -23,6 +25,8 @@ const INLINE_BUDGET: u64 = 512 << 10;
 const RETRY: Duration = Duration::from_millis(500);
 /// Tag of the retry timer; the tags of requests begin at 0.
 const TIMER: u64 = u64::MAX;
+/// Tag of the timer for requests that wait for their share of the storage.
+pub(super) const SHARE_TIMER: u64 = u64::MAX - 1;
 
 /// Rule of a channel for reads by a system call of its own, without io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +44,21 @@ enum InlineRead {
 /// One reactor's channel to a file.
 pub(crate) struct FileChannel {
     file: File,
-    port: CompletionPort,
+    pub(super) port: CompletionPort,
     shared: Arc<Shared>,
+    /// Access to the scheduler of the storage, if there is one.
+    pub(super) schedule: Option<Box<Schedule>>,
     image_info: ImageInfo,
     buffered: bool,
     inline_read: InlineRead,
-    on_full: OnFull,
+    pub(super) on_full: OnFull,
     draining: bool,
     /// True once the outcome of requests does not matter any more.
     abandoned: bool,
     budget: u64,
     pool: BouncePool,
     /// Requests in the kernel, indexed by the operation's tag.
-    file_request: Vec<Option<FileRequest>>,
+    pub(super) file_request: Vec<Option<FileRequest>>,
     free: Vec<usize>,
     /// Requests that wait for space.
     stalled: VecDeque<FileRequest>,
@@ -61,7 +67,7 @@ pub(crate) struct FileChannel {
     timer_set: bool,
     op_completion: Vec<OpCompletion>,
     /// Requests completed outside of [`Channel::reap`], which returns them.
-    ended: Vec<Completion>,
+    pub(super) ended: Vec<Completion>,
 }
 
 impl FileChannel {
@@ -70,6 +76,7 @@ impl FileChannel {
         image_info: ImageInfo,
         file: Arc<OwnedFd>,
         shared: Arc<Shared>,
+        storage_disk: Option<&Arc<StorageDisk>>,
         context: &mut Context<'_>,
     ) -> Self {
         let inline_read = match (image_info.is_in_memory, options.direct) {
@@ -82,6 +89,7 @@ impl FileChannel {
             file: File::new(file),
             port: context.open_port(),
             shared,
+            schedule: storage_disk.and_then(|disk| Schedule::open(disk, context)).map(Box::new),
             image_info,
             buffered: !options.direct,
             inline_read,
@@ -164,7 +172,19 @@ impl FileChannel {
         Ok(IoMethod::Fill { zeroes })
     }
 
-    fn start(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
+    /// Starts the next step of a request when its turn has come.
+    #[inline]
+    pub(super) fn start(&mut self, context: &mut Context<'_>, file_request: FileRequest) {
+        match &self.schedule {
+            Some(schedule) if !schedule.passes(&file_request) => {
+                self.submit_to_schedule(context, file_request);
+            }
+            _ => self.issue(context, file_request),
+        }
+    }
+
+    /// Hands the next step of a request to the kernel.
+    pub(super) fn issue(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         let op = file_request.op(&self.file, self.buffered);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.file_request.push(None);
@@ -176,13 +196,17 @@ impl FileChannel {
         context.submit(&self.port, op, slot as u64);
     }
 
-    fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
+    pub(super) fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
         self.shared.end_waits(u64::from(file_request.is_waiting));
         let buffers = match file_request.io_method {
             IoMethod::Bounced { guest, .. } => guest,
             _ => file_request.buffers,
         };
-        self.ended.push(Completion { tag: file_request.tag, outcome, buffers });
+        let completion = Completion { tag: file_request.tag, outcome, buffers };
+        match file_request.whole {
+            None => self.ended.push(completion),
+            Some(whole) => self.end_part(whole, completion),
+        }
     }
 
     fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
@@ -190,11 +214,17 @@ impl FileChannel {
             self.timer_set = false;
             return self.retry(context);
         }
+        if op_completion.tag == SHARE_TIMER {
+            return self.end_share_timer();
+        }
         let Ok(slot) = usize::try_from(op_completion.tag) else { return };
         let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {
             return;
         };
         self.free.push(slot);
+        if let Some(permit) = file_request.permit.take() {
+            self.complete_permit(context, permit);
+        }
         let syncs = matches!(file_request.io_method, IoMethod::Sync);
         // A flush touches no buffers, and its failure concerns the disk, whichever request caused
         // it.
@@ -297,7 +327,17 @@ impl Channel for FileChannel {
         let (left, is_waiting) = (len, false);
         self.start(
             context,
-            FileRequest { tag, kind, offset, left, buffers, io_method, is_waiting },
+            FileRequest {
+                tag,
+                kind,
+                offset,
+                left,
+                buffers,
+                io_method,
+                is_waiting,
+                permit: None,
+                whole: None,
+            },
         );
         SubmitOutcome::Pending
     }
@@ -312,6 +352,9 @@ impl Channel for FileChannel {
         self.op_completion = op_completion;
         for file_request in std::mem::take(&mut self.starved) {
             self.begin_fill(context, file_request);
+        }
+        if self.schedule.as_ref().is_some_and(|schedule| schedule.needs_look()) {
+            self.look(context);
         }
         out.append(&mut self.ended);
     }
@@ -334,11 +377,13 @@ impl Channel for FileChannel {
         for file_request in stalled.into_iter().chain(std::mem::take(&mut self.starved)) {
             self.finish(file_request, CANCELED);
         }
+        self.cancel_scheduled();
     }
 }
 
 impl Drop for FileChannel {
     fn drop(&mut self) {
+        self.complete_permits();
         let in_kernel = self.file_request.iter().flatten();
         let all = in_kernel.chain(&self.stalled).chain(&self.starved);
         self.shared.end_waits(all.filter(|one| one.is_waiting).count() as u64);

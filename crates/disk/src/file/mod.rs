@@ -6,6 +6,7 @@ mod fence;
 mod inspect;
 mod lock;
 mod request;
+mod schedule;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use reactor::Context;
 use rustix::fs::{fdatasync, ftruncate};
 
 use crate::null::check_growth;
+use crate::storage::StorageDisk;
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
 use fence::Fence;
@@ -104,6 +106,7 @@ pub struct FileDisk {
     fence: Option<Mutex<Fence>>,
     is_frozen: AtomicBool,
     shared: Arc<Shared>,
+    storage_disk: OnceLock<Arc<StorageDisk>>,
 }
 
 impl FileDisk {
@@ -188,7 +191,8 @@ impl FileDisk {
         let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
         let (lock, shared) = (Mutex::new(None), Arc::new(shared));
         let (file, is_frozen) = (Arc::new(file), AtomicBool::new(false));
-        Self { options, file, image_info, size, lock, fence: None, is_frozen, shared }
+        let (fence, storage_disk) = (None, OnceLock::new());
+        Self { options, file, image_info, size, lock, fence, is_frozen, shared, storage_disk }
     }
 
     /// Returns the handover state for another process: the open file, and whether a flush has
@@ -223,6 +227,12 @@ impl FileDisk {
     /// reactor threads write to it. Only the first call has an effect.
     pub fn signal_full(&self, eventfd: Arc<OwnedFd>) {
         let _ = self.shared.full_signal.set(eventfd);
+    }
+
+    /// Lets the scheduler of the storage dispatch the requests of channels that are opened from now on.
+    /// Only the first call has an effect.
+    pub fn share_storage(&self, disk: Arc<StorageDisk>) {
+        let _ = self.storage_disk.set(disk);
     }
 
     /// Counts requests of a layer above that begin to wait for space on this storage.
@@ -275,7 +285,9 @@ impl Disk for FileDisk {
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let (file, shared) = (self.file.clone(), self.shared.clone());
-        Box::new(channel::FileChannel::new(&self.options, self.image_info, file, shared, context))
+        let (options, storage_disk) = (&self.options, self.storage_disk.get());
+        let channel = channel::FileChannel::new;
+        Box::new(channel(options, self.image_info, file, shared, storage_disk, context))
     }
 
     fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {

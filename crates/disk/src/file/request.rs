@@ -12,6 +12,7 @@
 use memory::Buffers;
 use reactor::{File, IoOp, OpCompletion};
 use rustix::io::Errno;
+use share::{Op, OpKind, Permit};
 
 use crate::bounce::{BounceBuffer, PIECE};
 use crate::{IoError, RequestKind};
@@ -53,6 +54,10 @@ pub(crate) struct FileRequest {
     pub(crate) io_method: IoMethod,
     /// True if the request counts as one that waits for space.
     pub(crate) is_waiting: bool,
+    /// Right of the scheduler for the step in the kernel, if it had to be asked.
+    pub(crate) permit: Option<Permit>,
+    /// Request of which this one is a part.
+    pub(crate) whole: Option<u32>,
 }
 
 /// Result of a step.
@@ -80,6 +85,37 @@ impl FileRequest {
     /// Returns the length of the next step in bytes.
     fn step_len(&self) -> usize {
         usize::try_from(self.left).unwrap_or(usize::MAX).min(PIECE)
+    }
+
+    /// Returns the next step as the scheduler sees it. `may_split` is whether the channel can split
+    /// the request.
+    pub(crate) fn scheduled_op(&self, may_split: bool) -> Op {
+        let moves = if self.kind == RequestKind::Read { OpKind::Read } else { OpKind::Write };
+        let (kind, bytes) = match &self.io_method {
+            IoMethod::Sync => (OpKind::Flush, 0),
+            IoMethod::Punch => (OpKind::Discard, 0),
+            IoMethod::ZeroRange => (OpKind::Write, 0),
+            IoMethod::Whole => (moves, self.left),
+            IoMethod::Fill { .. } | IoMethod::Bounced { .. } => (moves, self.step_len() as u64),
+        };
+        Op { whole: !may_split, ..Op::new(kind, bytes) }
+    }
+
+    /// Cuts the first `bytes` from a request whose buffers the kernel uses directly.
+    pub(crate) fn cut(&mut self, bytes: u64) -> Self {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let rest = self.buffers.split_off(len, Buffers::default());
+        let part = Self {
+            left: bytes,
+            buffers: std::mem::replace(&mut self.buffers, rest),
+            io_method: IoMethod::Whole,
+            is_waiting: false,
+            permit: None,
+            ..*self
+        };
+        self.offset = self.offset.saturating_add(bytes);
+        self.left = self.left.saturating_sub(bytes);
+        part
     }
 
     /// Returns the next operation.
@@ -188,6 +224,8 @@ mod tests {
             buffers,
             io_method,
             is_waiting: false,
+            permit: None,
+            whole: None,
         };
         file_request.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
     }

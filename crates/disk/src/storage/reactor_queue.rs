@@ -1,14 +1,18 @@
 //! Dispatch queue of one reactor for one storage, and the channels that use it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use memory::Mapping;
 use reactor::{Context, PollerId, Slab};
 use share::{Dispatch, DispatchQueue, Op, Permit, ReactorId, Submitted};
 
 use super::{Storage, StorageDisk};
+
+/// Shortest time of a timer, in nanoseconds.
+const SHORTEST_NS: u64 = 1000;
 
 thread_local! {
     /// Dispatch queues of this reactor.
@@ -40,6 +44,8 @@ pub(crate) struct Dispatched {
 struct Member {
     poller: Option<PollerId>,
     dispatched: Vec<Dispatched>,
+    /// Whether there is something in `dispatched`.
+    has_dispatched: Rc<Cell<bool>>,
 }
 
 #[derive(Debug)]
@@ -53,6 +59,8 @@ struct ReactorQueue {
 struct Inner {
     queue: DispatchQueue<Mapping, Ticket>,
     members: Slab<Member>,
+    /// Channel whose timer makes the reactor look again.
+    timer: Option<u32>,
 }
 
 impl ReactorQueue {
@@ -64,7 +72,7 @@ impl ReactorQueue {
         let queue = DispatchQueue::open(&storage.share).ok()?;
         let reactor = queue.reactor();
         storage.reactors().push((reactor, context.handle()));
-        let inner = RefCell::new(Inner { queue, members: Slab::default() });
+        let inner = RefCell::new(Inner { queue, members: Slab::default(), timer: None });
         let opened = Rc::new(Self { storage: Arc::clone(storage), reactor, inner });
         QUEUES.with_borrow_mut(|queues| {
             queues.retain(|queue| queue.strong_count() > 0);
@@ -93,6 +101,7 @@ impl ReactorQueue {
             };
             let part = Dispatched { request: key.request, permit, bytes, is_last: last };
             member.dispatched.push(part);
+            member.has_dispatched.set(true);
             if Some(key.channel) != own {
                 member.poller.into_iter().for_each(|poller| context.wake(poller));
             }
@@ -112,8 +121,13 @@ impl Drop for ReactorQueue {
 
 /// Looks whether the turn of held requests has come.
 pub(super) fn look(storage: &Arc<Storage>, context: &mut Context<'_>) {
-    if let Some(queue) = ReactorQueue::find(storage) {
-        queue.dispatch(context, None);
+    let Some(queue) = ReactorQueue::find(storage) else { return };
+    queue.dispatch(context, None);
+    let inner = queue.inner.borrow();
+    if inner.timer.is_none() && inner.queue.is_holding() {
+        // It sets a timer.
+        let first = inner.members.iter().find_map(|(_, member)| member.poller);
+        first.into_iter().for_each(|poller| context.wake(poller));
     }
 }
 
@@ -123,6 +137,7 @@ pub(crate) struct Membership {
     disk: Arc<StorageDisk>,
     queue: Rc<ReactorQueue>,
     channel: u32,
+    has_dispatched: Rc<Cell<bool>>,
 }
 
 impl Membership {
@@ -130,15 +145,26 @@ impl Membership {
     /// reactors: the channel then sends what it likes.
     pub(crate) fn enter(disk: &Arc<StorageDisk>, context: &Context<'_>) -> Option<Self> {
         let queue = ReactorQueue::open(&disk.storage, context)?;
-        let member = Member { poller: context.poller(), dispatched: Vec::new() };
+        let has_dispatched = Rc::new(Cell::new(false));
+        let member = Member {
+            poller: context.poller(),
+            dispatched: Vec::new(),
+            has_dispatched: Rc::clone(&has_dispatched),
+        };
         let channel = queue.inner.borrow_mut().members.insert(member);
-        Some(Self { disk: Arc::clone(disk), queue, channel })
+        Some(Self { disk: Arc::clone(disk), queue, channel, has_dispatched })
     }
 
     /// Returns whether an operation may go to the storage without the scheduler.
     #[inline]
     pub(crate) fn passes(&self, bytes: u64) -> bool {
         self.disk.passes(bytes)
+    }
+
+    /// Returns whether [`Self::dispatch`] has something for this channel.
+    #[inline]
+    pub(crate) fn has_dispatched(&self) -> bool {
+        self.has_dispatched.get()
     }
 
     /// Submits an operation. `request` is its number in the channel, by which it comes back if it is
@@ -155,17 +181,37 @@ impl Membership {
         self.queue.inner.borrow_mut().queue.complete(permit, now);
     }
 
+    /// Returns a permit whose operation nobody waits for any more.
+    pub(crate) fn release(&self, permit: Permit) {
+        // Without a time of its end: the latency of the storage is not that of a channel that goes.
+        self.queue.inner.borrow_mut().queue.complete(permit, 0);
+    }
+
     /// Hands requests to their channels whose turn has come. Moves those of this channel into `out`.
     pub(crate) fn dispatch(&self, context: &mut Context<'_>, out: &mut Vec<Dispatched>) {
         self.queue.dispatch(context, Some(self.channel));
+        self.has_dispatched.set(false);
         if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
             out.append(&mut member.dispatched);
         }
     }
 
-    /// Returns the time at which requests that are held must be looked at, in nanoseconds.
-    pub(crate) fn deadline(&self) -> Option<u64> {
-        self.queue.inner.borrow().queue.deadline()
+    /// Returns the time until requests that are held must be looked at, if this channel is to set a
+    /// timer for it. [`Self::end_timer`] follows.
+    pub(crate) fn begin_timer(&self, context: &mut Context<'_>) -> Option<Duration> {
+        let now = context.now_ns();
+        let inner = &mut *self.queue.inner.borrow_mut();
+        if inner.timer.is_some() || !inner.queue.is_holding() {
+            return None;
+        }
+        let deadline = inner.queue.deadline()?;
+        inner.timer = Some(self.channel);
+        Some(Duration::from_nanos(deadline.saturating_sub(now).max(SHORTEST_NS)))
+    }
+
+    /// Notes that the timer has ended.
+    pub(crate) fn end_timer(&self) {
+        self.queue.inner.borrow_mut().timer = None;
     }
 
     /// Takes back all requests of the channel that are held.
@@ -179,7 +225,13 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.cancel();
+        let storage = Arc::clone(&self.queue.storage);
         let inner = &mut *self.queue.inner.borrow_mut();
+        if inner.timer == Some(self.channel) {
+            inner.timer = None;
+            // Others may wait for it.
+            storage.kick(self.queue.reactor);
+        }
         let member = inner.members.remove(self.channel);
         // Its operations never began.
         for part in member.into_iter().flat_map(|member| member.dispatched) {

@@ -153,7 +153,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         let depth = self.depth();
         let request = self.disks.get_mut(disk.slot())?.front_mut(discards)?;
         let left = request.op.bytes - request.sent;
-        let Some(piece) = self.profile.piece else { return Some((request.op, left)) };
+        let piece = self.profile.piece.filter(|_| !request.op.whole);
+        let Some(piece) = piece else { return Some((request.op, left)) };
         if request.piece == 0 {
             let few = survey.in_flight.ns <= depth / 2;
             request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };

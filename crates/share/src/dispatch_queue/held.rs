@@ -55,6 +55,15 @@ impl<K> HeldRequests<K> {
         queue.push_back(request);
     }
 
+    /// Removes the requests whose key matches. Returns their number.
+    pub(super) fn cancel(&mut self, matches: impl Fn(&K) -> bool) -> u64 {
+        let before = self.len();
+        self.requests.retain(|request| !matches(&request.key));
+        self.discards.retain(|request| !matches(&request.key));
+        self.cost = self.requests.iter().chain(&self.discards).map(|request| request.cost).sum();
+        before - self.len()
+    }
+
     /// Returns the queue whose first request goes next: the older one.
     fn next_queue(&mut self, discards: bool) -> &mut VecDeque<HeldRequest<K>> {
         let since = |queue: &VecDeque<HeldRequest<K>>| queue.front().map(|first| first.since);

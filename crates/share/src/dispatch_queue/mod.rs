@@ -200,6 +200,17 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         Submitted::Held
     }
 
+    /// Takes back held requests of a disk whose key matches, with all of their pieces that are still
+    /// to come.
+    pub fn cancel(&mut self, disk: DiskId, matches: impl Fn(&K) -> bool) {
+        let Some(held) = self.disks.get_mut(disk.slot()) else { return };
+        let canceled = held.cancel(matches);
+        if held.is_empty() {
+            self.backlogged.retain(|other| *other != disk);
+        }
+        self.share.disk(disk).disk(DiskCell::Held).fetch_sub(canceled, AcqRel);
+    }
+
     /// Returns a permit after its operation has completed or failed.
     #[inline]
     pub fn complete(&mut self, permit: Permit, now: u64) {

@@ -87,12 +87,14 @@ pub struct Op {
     pub bytes: u64,
     /// True if it must not wait: metadata, and requests that others wait for. Its cost becomes debt.
     pub urgent: bool,
+    /// True if it cannot be split.
+    pub whole: bool,
 }
 
 impl Op {
     /// Operation that waits for its share.
     pub fn new(kind: OpKind, bytes: u64) -> Self {
-        Self { kind, bytes, urgent: false }
+        Self { kind, bytes, urgent: false, whole: false }
     }
 }
 

@@ -289,7 +289,8 @@ impl<'a> World<'a> {
         }
         let (kind, urgent) = workload.kind(self.random.below(100));
         let moves = matches!(kind, OpKind::Read | OpKind::Write);
-        let op = Op { kind, bytes: if moves { workload.bytes } else { 0 }, urgent };
+        let bytes = if moves { workload.bytes } else { 0 };
+        let op = Op { urgent, ..Op::new(kind, bytes) };
         let offset = if workload.sequential {
             disk.position
         } else {
