@@ -78,9 +78,7 @@ pub(crate) fn add_debt(slot: Slot<'_>, cost: u64) {
 /// Returns whether a floor of the disk is due.
 #[inline]
 pub(crate) fn is_due(slot: Slot<'_>, now: u64) -> bool {
-    let due = |floor, at| {
-        slot.disk(floor).load(Relaxed) > 0 && slot.disk(at).load(Relaxed) <= now
-    };
+    let due = |floor, at| slot.disk(floor).load(Relaxed) > 0 && slot.disk(at).load(Relaxed) <= now;
     due(DiskCell::FloorRequests, DiskCell::RequestsDue)
         || due(DiskCell::FloorBytes, DiskCell::BytesDue)
 }

@@ -30,8 +30,7 @@ const HEADER_CELLS: usize = 10 * LINE;
 const DISK_CELLS: usize = 3 * LINE;
 const REACTOR_CELLS: usize = 2 * LINE;
 /// Number of cells that a share needs.
-pub const CELLS: usize =
-    HEADER_CELLS + DISKS_MAX * DISK_CELLS + REACTORS_MAX * REACTOR_CELLS;
+pub const CELLS: usize = HEADER_CELLS + DISKS_MAX * DISK_CELLS + REACTORS_MAX * REACTOR_CELLS;
 
 /// Value of [`Header::Sole`] while several disks are active.
 pub(crate) const CONTENDED: u64 = u64::MAX;
@@ -164,10 +163,7 @@ impl Tokens {
     }
 
     pub(crate) fn minus(self, other: Self) -> Self {
-        Self {
-            count: self.count.saturating_sub(other.count),
-            ns: self.ns.saturating_sub(other.ns),
-        }
+        Self { count: self.count.saturating_sub(other.count), ns: self.ns.saturating_sub(other.ns) }
     }
 }
 
@@ -228,9 +224,7 @@ impl<'a> State<'a> {
             return Err(ShareError::Small { cells: self.0.len(), needed: CELLS });
         }
         match self.header(Header::Layout).compare_exchange(0, LAYOUT, AcqRel, Acquire) {
-            Err(found) if found != LAYOUT => {
-                Err(ShareError::Layout { found, expected: LAYOUT })
-            }
+            Err(found) if found != LAYOUT => Err(ShareError::Layout { found, expected: LAYOUT }),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -322,8 +316,7 @@ impl<'a> State<'a> {
     pub(crate) fn profile(self) -> Option<(u64, Result<Profile, ShareError>)> {
         let number = self.header(Header::Profiles).load(Acquire);
         let copy = Header::ProfileCopies as usize + (number % 2) as usize * 2 * LINE;
-        let words: [u64; WORDS] =
-            std::array::from_fn(|at| cell(self.0, copy + at).load(Relaxed));
+        let words: [u64; WORDS] = std::array::from_fn(|at| cell(self.0, copy + at).load(Relaxed));
         (number > 0).then(|| (number, Profile::from_words(words)))
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
-use super::schedule::Schedule;
 use super::request::{FileRequest, IoMethod, StepOutcome};
+use super::schedule::Schedule;
 use super::{FileOptions, ImageInfo, OnFull, Shared};
 use crate::bounce::{BouncePool, NoBuffer, PIECE};
 use crate::storage::StorageDisk;

@@ -14,7 +14,7 @@ use reactor::Handle;
 use share::{CELLS, DiskConfig, DiskId, Profile, ReactorId, Share};
 
 pub use error::StorageError;
-pub(crate) use reactor_queue::{Dispatched, Membership, Ticket};
+pub(crate) use reactor_queue::{Dispatched, Membership};
 
 /// Number of this process among those of a storage. One process uses a storage for now.
 const PROCESS: u64 = 1;
@@ -60,7 +60,10 @@ impl Storage {
     ///
     /// # Errors
     /// A number is outside of its range, or the storage has too many disks.
-    pub fn add_disk(self: &Arc<Self>, config: DiskConfig) -> Result<Arc<StorageDisk>, StorageError> {
+    pub fn add_disk(
+        self: &Arc<Self>,
+        config: DiskConfig,
+    ) -> Result<Arc<StorageDisk>, StorageError> {
         let id = self.share.add_disk(config)?;
         Ok(Arc::new(StorageDisk { storage: Arc::clone(self), id }))
     }
@@ -98,7 +101,8 @@ impl StorageDisk {
     /// Returns whether a request of this size may go to the storage without the scheduler.
     #[inline]
     pub(crate) fn passes(&self, bytes: u64) -> bool {
-        self.storage.share.is_sole(self.id) && bytes <= self.storage.pass_bytes.load(Ordering::Relaxed)
+        self.storage.share.is_sole(self.id)
+            && bytes <= self.storage.pass_bytes.load(Ordering::Relaxed)
     }
 }
 

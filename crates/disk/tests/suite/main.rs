@@ -4,3 +4,4 @@
 mod backends;
 mod fence;
 mod small_blocks;
+mod storage;

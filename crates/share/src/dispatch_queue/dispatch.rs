@@ -53,7 +53,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return Ok(None);
         }
         let lead = self.profile.knee_ns / LEAD;
-        if let Some((other, other_key)) = survey.other.filter(|other| other.1.saturating_add(lead) < key)
+        if let Some((other, other_key)) =
+            survey.other.filter(|other| other.1.saturating_add(lead) < key)
         {
             if other_key == TURN_KEY || !self.is_others_turn(now) {
                 self.kick(other, now);
@@ -92,8 +93,9 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             }
             charge::key(state.disk(disk.slot()), floors, now)
         };
-        let has_next =
-            |disk: DiskId| discards || self.disks.get(disk.slot()).is_some_and(|d| d.has_requests());
+        let has_next = |disk: DiskId| {
+            discards || self.disks.get(disk.slot()).is_some_and(|d| d.has_requests())
+        };
         let disks = self.backlogged.iter().copied().filter(|disk| has_next(*disk));
         disks.map(|disk| (key(disk), disk)).min()
     }

@@ -101,7 +101,10 @@ fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     let factor = if floors { 5 } else { 1 } * 3;
     let hung = scenario.disks.iter().any(|(_, workload)| workload.hangs.is_some());
     let hung = if hung { 1_300 * MS } else { 0 };
-    (service + 2 * profile.latency_ns) * factor * 100 / slowest + 3 * MS + 2 * scenario.stalls + hung
+    (service + 2 * profile.latency_ns) * factor * 100 / slowest
+        + 3 * MS
+        + 2 * scenario.stalls
+        + hung
 }
 
 fn check(seed: u64) -> [u64; 3] {
@@ -134,7 +137,8 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
     if floors || profile.turn.is_some() {
         return 0;
     }
-    let backlogged = || report.disks.iter().zip(&scenario.disks).filter(|(disk, _)| disk.backlogged);
+    let backlogged =
+        || report.disks.iter().zip(&scenario.disks).filter(|(disk, _)| disk.backlogged);
     let steps = backlogged().map(|(_, (config, workload))| {
         let cost = profile.cost(Op::new(OpKind::Write, workload.bytes));
         cost * 100 / config.weight
@@ -155,18 +159,37 @@ fn no_disk_starves_and_no_token_is_idle_in_random_scenarios() {
     let mut most = [0; 3];
     if let Ok(seed) = std::env::var("SEED") {
         let scenario = scenario(seed.parse().unwrap());
-        println!("{:?} {:?} reactors {} stalls {}", scenario.device, scenario.profile, scenario.reactors, scenario.stalls);
+        println!(
+            "{:?} {:?} reactors {} stalls {}",
+            scenario.device, scenario.profile, scenario.reactors, scenario.stalls
+        );
         let report = scenario.run();
-        for (at, (disk, report)) in scenario.disks.iter().zip(&report.disks).enumerate() { println!("{at} {disk:?} wait {} us bound {} bytes {} n {} served {} {} ", report.longest_wait/US, wait_bound(&scenario, &scenario.profile.unwrap(), at)/US, report.bytes, report.requests, report.served, report.backlogged); }
+        for (at, (disk, report)) in scenario.disks.iter().zip(&report.disks).enumerate() {
+            println!(
+                "{at} {disk:?} wait {} us bound {} bytes {} n {} served {} {} ",
+                report.longest_wait / US,
+                wait_bound(&scenario, &scenario.profile.unwrap(), at) / US,
+                report.bytes,
+                report.requests,
+                report.served,
+                report.backlogged
+            );
+        }
         println!("counted {}", report.counted_ns / US);
         return;
     }
     let mut failed = 0;
     for seed in 0..count {
-        if std::panic::catch_unwind(|| check(seed)).is_err() { failed += 1; continue; }
+        if std::panic::catch_unwind(|| check(seed)).is_err() {
+            failed += 1;
+            continue;
+        }
         let seen = check(seed);
         (0..3).for_each(|at| most[at] = most[at].max(seen[at]));
     }
     println!("failed {failed}");
-    println!("most of the bounds: wait {}%, free tokens {} us, weights {}%", most[0], most[1], most[2]);
+    println!(
+        "most of the bounds: wait {}%, free tokens {} us, weights {}%",
+        most[0], most[1], most[2]
+    );
 }

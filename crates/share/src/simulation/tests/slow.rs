@@ -36,7 +36,7 @@ fn pieces_that_hang_hold_others_for_little_more_than_a_second() {
     for model in [Model::Pipe(Pipe::ARRAY), Model::Flash(Flash::STRIPED)] {
         let report = run(model, profile(model), 128 * KIB, 4 * MIB);
         let waits = report.disks[..10].iter().map(|disk| disk.longest_wait).max().unwrap();
-            println!("{} {}", waits / US, report.line());
+        println!("{} {}", waits / US, report.line());
         assert!(waits <= 1_200 * MS, "{model:?}: waits {waits} ns");
         let later: u64 = report.disks[..10].iter().flat_map(|d| &d.timeline[300..500]).sum();
         assert!(later as f64 >= 0.9 * 2.0 * 810e6, "{model:?}: {later} bytes in the last seconds");
