@@ -9,6 +9,7 @@ use super::*;
 /// Returns the output for a disk with this number of queues, of which the last one sleeps.
 fn report_text_of(queues: u16) -> String {
     let mut disk = DiskStats::new("d", Backend::Null(1 << 20), 1 << 20);
+    disk.socket = Some("/run/d.sock".into());
     let one = |index| {
         let (armed, reason) = match index + 1 < queues {
             true => (true, PollReason::Pays),
