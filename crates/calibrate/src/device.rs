@@ -10,7 +10,7 @@ const MAX_TEXT: usize = 64;
 
 /// Returns the identity of the device with this number. A partition has that of its disk, with a
 /// size of its own.
-pub(crate) fn identity(device: Dev) -> StorageDevice {
+pub fn identity(device: Dev) -> StorageDevice {
     let place = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     std::fs::canonicalize(place)
         .map_or_else(|_| StorageDevice::default(), |place| of_folder(&place))

@@ -37,6 +37,7 @@ mod run;
 mod scratch;
 
 pub use cells::{Cell, cells};
+pub use device::identity;
 pub use error::CalibrateError;
 pub use fit::profile;
 pub use run::{Progress, run};

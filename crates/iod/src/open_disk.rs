@@ -3,6 +3,7 @@
 mod error;
 mod image_journal;
 mod reference;
+mod storage_disks;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
 use model::spec::{CacheMode, DiskSpec};
 
 pub use error::OpenError;
+pub(crate) use storage_disks::StorageDisks;
 use tree::TreeOpener;
 pub(crate) use tree::{FileState, label};
 pub use tree::{LowerImage, Sources, TreeFile};
@@ -33,6 +35,8 @@ pub struct Opened {
     pub journal: Option<Arc<OwnedFd>>,
     /// Files of the tree, top first.
     pub files: Vec<TreeFile>,
+    /// The disk on the storages of its files.
+    pub(crate) storage_disks: Arc<StorageDisks>,
     /// Images below the top.
     pub images: Vec<LowerImage>,
     /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files

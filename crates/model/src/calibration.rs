@@ -12,6 +12,8 @@ pub const DEFAULT_CALIBRATE_S: u16 = 100;
 pub const DEFAULT_SHORT_S: u16 = 10;
 /// Shortest and longest time of the loads in seconds.
 pub const CALIBRATE_S: std::ops::RangeInclusive<u16> = 2..=600;
+/// Name of the file with the [`StorageProfile`] of a folder's storage, in that folder.
+pub const PROFILE_FILE: &str = ".ringway-profile";
 /// Version of [`StorageProfile`].
 pub const PROFILE_VERSION: u32 = 1;
 

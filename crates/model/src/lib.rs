@@ -83,6 +83,7 @@ pub mod recipe;
 pub mod refusal;
 pub mod report;
 pub mod rpc;
+pub mod share;
 pub mod sizing;
 pub mod spec;
 pub mod sr;

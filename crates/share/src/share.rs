@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::time::Duration;
 
 use crate::error::ShareError;
 use crate::profile::Profile;
@@ -40,6 +41,17 @@ impl DiskId {
     pub fn slot(self) -> usize {
         self.0.into()
     }
+}
+
+/// What the scheduler did with the requests of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShareCounts {
+    /// Time for which requests were held, summed over them.
+    pub waited: Duration,
+    /// Requests that are held now.
+    pub waiting: u64,
+    /// Requests that were split.
+    pub splits: u64,
 }
 
 /// Settings of a disk.
@@ -158,6 +170,16 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
     #[inline]
     pub(crate) fn reactor(&self, reactor: ReactorId) -> Slot<'_> {
         self.state().reactor(reactor.slot())
+    }
+
+    /// Returns what the scheduler did with the requests of a disk.
+    pub fn disk_counts(&self, disk: DiskId) -> ShareCounts {
+        let cell = |cell| self.disk(disk).disk(cell).load(Relaxed);
+        ShareCounts {
+            waited: Duration::from_nanos(cell(DiskCell::Waited)),
+            waiting: cell(DiskCell::Held),
+            splits: cell(DiskCell::Splits),
+        }
     }
 
     /// Returns whether only this disk is active.

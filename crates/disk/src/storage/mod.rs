@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::Mapping;
 use reactor::Handle;
-use share::{CELLS, DiskConfig, DiskId, Profile, ReactorId, Share};
+use share::{CELLS, DiskConfig, DiskId, Profile, ReactorId, Share, ShareCounts};
 
 pub use error::StorageError;
 pub(crate) use reactor_queue::{Dispatched, Membership};
@@ -96,6 +96,11 @@ impl StorageDisk {
     /// A number is outside of its range.
     pub fn configure(&self, config: DiskConfig) -> Result<(), StorageError> {
         Ok(self.storage.share.update_disk(self.id, config)?)
+    }
+
+    /// Returns what the scheduler did with the disk's requests.
+    pub fn counts(&self) -> ShareCounts {
+        self.storage.share.disk_counts(self.id)
     }
 
     /// Returns whether a request of this size may go to the storage without the scheduler.

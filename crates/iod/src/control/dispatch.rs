@@ -158,6 +158,7 @@ fn carry_out(
         Call::DiskReplace(replace) => value(disk_registry.replace(&replace)?),
         Call::DiskSnapshot(snapshot) => value(disk_registry.snapshot(&snapshot)?),
         Call::DiskResize(resize) => value(disk_registry.resize(&resize.id, resize.size)?),
+        Call::DiskWeight(set) => value(disk_registry.set_share(&set.id, set.share())?),
         Call::DiskCaps(set) => value(disk_registry.caps(&set.id, set.caps)?),
         Call::DiskPoll(set) => value(disk_registry.poll(&set.id, set.change)?),
         Call::PollDefaults(change) => value(disk_registry.set_poll_defaults(change)?),

@@ -4,6 +4,7 @@ use std::sync::{Arc, MutexGuard};
 
 use model::poll::PollChange;
 use model::rpc::{DiskReply, Replace, ReplaceReply, RpcError, Snapshot, SnapshotDisk};
+use model::share::DiskShare;
 use model::spec::Caps;
 
 use super::{DiskRegistry, Disks, no_such_disk, refusal, reply, wrong_state};
@@ -132,6 +133,17 @@ impl DiskRegistry {
     pub fn caps(&self, id: &str, caps: Option<Caps>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Caps, |served_disk| {
             served_disk.set_caps(caps);
+            Ok(())
+        })
+    }
+
+    /// Sets the share of a disk in its storage.
+    ///
+    /// # Errors
+    /// No such disk, or another verb is running.
+    pub fn set_share(&self, id: &str, share: DiskShare) -> Result<DiskReply, RpcError> {
+        self.verb(id, Verb::Weight, |served_disk| {
+            served_disk.set_share(share);
             Ok(())
         })
     }

@@ -82,9 +82,9 @@ pub struct PreservedDisk {
 
 impl PreservedDisk {
     /// Returns the format in which a disk of this spec is preserved. Workers that know only plain
-    /// backends must not continue with others, nor with disks without a socket.
+    /// backends must not continue with others, nor with disks without a socket or with a share.
     pub(crate) fn format_of(spec: &DiskSpec) -> u32 {
-        match spec.backend.is_plain() && spec.socket.is_some() {
+        match spec.backend.is_plain() && spec.socket.is_some() && spec.share.is_none() {
             true => PLAIN_FORMAT,
             false => HELD_FORMAT,
         }

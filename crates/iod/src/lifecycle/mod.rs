@@ -54,6 +54,8 @@ pub enum Verb {
     Replace,
     /// Set new caps.
     Caps,
+    /// Set a new share of the storage.
+    Weight,
     /// Change the polling.
     Poll,
     /// Export it over NBD.
@@ -125,6 +127,7 @@ impl fmt::Display for VerbText {
             Verb::Resize => "resized",
             Verb::Replace => "given another backend",
             Verb::Caps => "given new caps",
+            Verb::Weight => "given a new weight",
             Verb::Poll => "given new polling settings",
             Verb::Export => "exported",
             Verb::Unexport => "unexported",
@@ -159,6 +162,7 @@ impl Verb {
             Self::Resize => "disk.resize",
             Self::Replace => "disk.replace",
             Self::Caps => "disk.caps",
+            Self::Weight => "disk.weight",
             Self::Poll => "disk.poll",
             Self::Export => "disk.export",
             Self::Unexport => "disk.unexport",
@@ -214,6 +218,7 @@ impl Phase {
                 Verb::Replace
                 | Verb::Resize
                 | Verb::Caps
+                | Verb::Weight
                 | Verb::Poll
                 | Verb::Export
                 | Verb::Unexport,

@@ -16,9 +16,9 @@ fn a_disk_without_a_socket_is_never_active() {
     }
 }
 
-const VERBS: [Verb; 12] = [
-    Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport,
-    Detach,
+const VERBS: [Verb; 13] = [
+    Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Weight, Poll, Export,
+    Unexport, Detach,
 ];
 const RESTS: [StableState; 4] = [Attached, Active, Paused, StableState::Refused];
 
@@ -79,9 +79,10 @@ fn every_verb_in_every_phase() {
         for stable_state in RESTS {
             let phase = Phase::Busy(at_work, stable_state);
             assert_eq!(phase.begin(Attach), Err(Exists));
-            for verb in
-                [Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport, Detach]
-            {
+            for verb in [
+                Activate, Deactivate, Pause, Resume, Resize, Caps, Weight, Poll, Export, Unexport,
+                Detach,
+            ] {
                 let busy = Err(super::VerbRefused::Busy(VerbText(at_work)));
                 assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
             }

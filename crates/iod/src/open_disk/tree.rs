@@ -18,6 +18,7 @@ use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
 
 use super::image_journal::{self, ImageJournal};
 use super::reference::{self, Comparison};
+use super::storage_disks::StorageDisks;
 use super::{OpenError, Opened, in_blocks};
 pub use files::TreeFile;
 pub(crate) use files::{FileState, label};
@@ -39,6 +40,8 @@ pub struct Sources {
     pub reused: Vec<TreeFile>,
     /// Images below the top of the present tree, which go on below the top of the next one.
     pub images: Vec<LowerImage>,
+    /// The disk on the storages of its files, if it is served already.
+    pub(crate) storage_disks: Option<Arc<StorageDisks>>,
 }
 
 /// Image below the top of a tree. It never changes, so the trees of a disk share it.
@@ -60,6 +63,7 @@ pub(super) struct TreeOpener<'a> {
     /// Open files of another process, top first: one for each file of the tree, or none at all.
     open_files: std::vec::IntoIter<(OwnedFd, FileState)>,
     files: Vec<TreeFile>,
+    storage_disks: Arc<StorageDisks>,
     images: Vec<LowerImage>,
     memory: Option<Arc<OwnedFd>>,
     journal: Option<Arc<OwnedFd>>,
@@ -81,7 +85,20 @@ impl<'a> TreeOpener<'a> {
     ) -> Self {
         let open_files = open_files.into_iter();
         let (files, images, memory, journal, notes, refusal) = Default::default();
-        Self { spec, sources, open_files, files, images, memory, journal, notes, refusal }
+        let given = sources.storage_disks.clone();
+        let storage_disks = given.unwrap_or_else(|| StorageDisks::new(spec.share));
+        Self {
+            spec,
+            sources,
+            open_files,
+            files,
+            storage_disks,
+            images,
+            memory,
+            journal,
+            notes,
+            refusal,
+        }
     }
 
     /// Opens the tree. If its top is a leaf, the guest sees at most `told` bytes of it.
@@ -90,10 +107,21 @@ impl<'a> TreeOpener<'a> {
         let disk = self.node(&spec.backend, !spec.read_only, told)?;
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
-        let Self { sources, files, images, memory, journal, notes, refusal, .. } = self;
+        let Self { sources, files, storage_disks, images, memory, journal, notes, refusal, .. } =
+            self;
         let mut handed_in = sources.files;
         handed_in.retain(|fd, _| spec.backend.files().any(|name| *name == FileRef::Fd { fd: *fd }));
-        Ok(Opened { disk, memory, journal, files, images, handed_in, notes, refusal })
+        Ok(Opened {
+            disk,
+            memory,
+            journal,
+            files,
+            storage_disks,
+            images,
+            handed_in,
+            notes,
+            refusal,
+        })
     }
 
     /// Opens a node with all below it.

@@ -1,7 +1,9 @@
-//! Caps of a disk, as requested and in its device's form.
+//! Caps of a disk, as requested and in its device's form, and its share of the storage.
 
 use blk::Cap;
 use model::caps::{MAX_BURST_SECONDS, MAX_BYTES_PER_SECOND, MAX_IOPS};
+use model::report::ShareReport;
+use model::share::DiskShare;
 use model::spec::Caps;
 
 use super::{ServedDisk, lock};
@@ -30,6 +32,24 @@ impl ServedDisk {
     /// Returns the caps in effect, as requested.
     pub fn caps(&self) -> Option<Caps> {
         *lock(&self.caps)
+    }
+
+    /// Sets the share of the storage. Never waits for storage.
+    pub fn set_share(&self, share: DiskShare) {
+        self.tree().storage_disks.set_share(share);
+    }
+
+    /// Returns the share of the storage of the top file, if that has a scheduler.
+    pub fn share_report(&self) -> Option<ShareReport> {
+        let tree = self.tree();
+        let (share, storage_disk) = tree.storage_disks.report(&tree.files.first()?.disk)?;
+        let counts = storage_disk.counts();
+        Some(ShareReport {
+            share,
+            waited_seconds: counts.waited.as_secs_f64(),
+            waiting: counts.waiting,
+            splits: counts.splits,
+        })
     }
 
     /// Sets the caps. Never waits for storage.

@@ -166,6 +166,15 @@ pub enum ServedDiskError {
         /// Newest format that both sides know.
         record: u32,
     },
+    /// The next process knows no shares of a storage.
+    #[error(
+        "it has a weight or floors, and the new worker reads disk records up to format {record}, which \
+         have none; take them off (ringway io disk.weight id=...), or upgrade to a newer version"
+    )]
+    ShareUnknown {
+        /// Newest format that both sides know.
+        record: u32,
+    },
     /// The disk cannot be quiesced.
     #[error("{reason}")]
     NoStand {

@@ -24,6 +24,7 @@ use blk::TokenBalance;
 use disk::{Disk as _, Geometry};
 use model::export::ExportSpec;
 use model::report::RingKind;
+use model::share::DiskShare;
 use model::spec::{BlockSize, DiskSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -138,7 +139,7 @@ impl ServedDisk {
     /// Checks that a process that reads disk records of this format can continue with the disk.
     ///
     /// # Errors
-    /// The backend is a tree that this format cannot tell, or the disk has no socket.
+    /// The backend is a tree that this format cannot tell, or the disk has no socket, or a share.
     pub(crate) fn check_handover_format(&self, record: u32) -> Result<(), ServedDiskError> {
         let backend = &self.tree().backend;
         if record >= TREE_FORMAT {
@@ -146,6 +147,9 @@ impl ServedDisk {
         }
         if self.spec.socket.is_none() {
             return Err(ServedDiskError::NoSocketUnknown { record });
+        }
+        if self.tree().storage_disks.share() != DiskShare::default() {
+            return Err(ServedDiskError::ShareUnknown { record });
         }
         if backend.is_plain() {
             return Ok(());

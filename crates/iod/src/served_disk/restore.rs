@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use blk::TokenBalance;
+use model::share::DiskShare;
 use model::spec::{BlockSize, DiskSpec};
 use vhost_user::Listener;
 
@@ -22,7 +23,8 @@ impl ServedDisk {
         let is_plain = tree.backend.is_plain();
         let identity = if is_plain { identities.pop() } else { None };
         let backend = tree.backend.clone();
-        let spec = DiskSpec { caps: self.caps(), backend, ..self.spec.clone() }
+        let share = Some(tree.storage_disks.share()).filter(|share| *share != DiskShare::default());
+        let spec = DiskSpec { caps: self.caps(), share, backend, ..self.spec.clone() }
             .with_polling(self.poll_spec());
         PreservedDisk {
             format: PreservedDisk::format_of(&spec),

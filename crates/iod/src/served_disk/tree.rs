@@ -8,7 +8,7 @@ use std::sync::Arc;
 use disk::Disk;
 use model::spec::Backend;
 
-use crate::open_disk::{LowerImage, Opened, Sources, TreeFile};
+use crate::open_disk::{LowerImage, Opened, Sources, StorageDisks, TreeFile};
 use crate::pool::Pool;
 
 /// Files and descriptors behind a disk.
@@ -18,6 +18,8 @@ pub(crate) struct ServedTree {
     pub(crate) backend: Backend,
     /// Files of the tree, top first.
     pub(crate) files: Vec<TreeFile>,
+    /// The disk on the storages of its files.
+    pub(crate) storage_disks: Arc<StorageDisks>,
     /// Images below the top.
     images: Vec<LowerImage>,
     /// Descriptor of a memory disk's bytes.
@@ -33,8 +35,12 @@ pub(crate) struct ServedTree {
 impl ServedTree {
     /// Separates an opened disk from the files and descriptors behind it.
     pub(super) fn new(backend: Backend, opened: Opened) -> (Arc<dyn Disk>, Self) {
-        let Opened { disk, memory, journal, files, images, handed_in, notes, .. } = opened;
-        (disk, Self { backend, files, images, memory, journal, handed_in, notes })
+        let Opened {
+            disk, memory, journal, files, storage_disks, images, handed_in, notes, ..
+        } = opened;
+        let tree =
+            Self { backend, files, storage_disks, images, memory, journal, handed_in, notes };
+        (disk, tree)
     }
 
     /// Reports it from now on if requests wait for space for a file of the tree.
@@ -63,6 +69,7 @@ impl ServedTree {
     pub(super) fn sources_of_next(&self) -> io::Result<Sources> {
         // The new top has a journal of its own.
         let (reused, images) = (self.files.clone(), self.images.clone());
-        Ok(Sources { journal: None, reused, images, ..self.sources()? })
+        let storage_disks = Some(Arc::clone(&self.storage_disks));
+        Ok(Sources { journal: None, reused, images, storage_disks, ..self.sources()? })
     }
 }

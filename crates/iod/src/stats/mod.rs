@@ -100,6 +100,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         features: served_disk.features(),
         alert: alert(served_disk),
         caps: served_disk.caps(),
+        share: served_disk.share_report(),
         stuck: served_disk.stuck().map(|stuck| model::report::Stuck {
             since_seconds: stuck.since.elapsed().as_secs_f64(),
             requests: stuck.requests,

@@ -19,15 +19,15 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::rounds;
 
-const BYTES: u64 = 64 << 20;
-const QUEUES: u16 = 2;
+pub(crate) const BYTES: u64 = 64 << 20;
+pub(crate) const QUEUES: u16 = 2;
 const SLOTS: u16 = 32;
 const SLOT_BYTES: usize = 1 << 20;
 /// Delay that no permitted request has, even if it waits for its cap.
 const STARVED: Duration = Duration::from_secs(20);
 
 /// Threads that write at random positions as fast as they can, each on its own queue.
-struct Storm {
+pub(crate) struct Storm {
     stop: Arc<AtomicBool>,
     counts: Vec<Arc<Count>>,
     threads: Vec<JoinHandle<()>>,
@@ -42,7 +42,7 @@ struct Count {
 
 impl Storm {
     /// Starts writes of up to `len` bytes.
-    fn start(io: &Io, id: &str, len: usize) -> Self {
+    pub(crate) fn start(io: &Io, id: &str, len: usize) -> Self {
         let options =
             Options { queues: QUEUES, slots: SLOTS, slot_bytes: SLOT_BYTES, ..Options::default() };
         let driver = Driver::connect(&io.socket(id), &options).unwrap();
@@ -57,7 +57,7 @@ impl Storm {
         Self { stop, threads, counts }
     }
 
-    fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.counts.iter().map(|count| count.requests.load(Ordering::Relaxed)).sum()
     }
 
@@ -66,7 +66,7 @@ impl Storm {
     }
 
     /// Ends after all requests have completed. Returns the longest time without a completion.
-    fn end(self) -> Duration {
+    pub(crate) fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         self.counts.iter().map(|count| *count.longest.lock().unwrap()).max().unwrap()

@@ -46,6 +46,7 @@ mod peer;
 mod polling;
 mod reads;
 mod resize;
+mod shares;
 mod signals;
 mod snapshots;
 mod socket_files;

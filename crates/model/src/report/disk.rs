@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BrokenRing, Latency, LayerStats, OldestRequest, OpCounts, PollStats, QueueStats, SlowRequest,
-    StageTimes,
+    BrokenRing, Latency, LayerStats, OldestRequest, OpCounts, PollStats, QueueStats, ShareReport,
+    SlowRequest, StageTimes,
 };
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
@@ -127,6 +127,9 @@ pub struct DiskStats {
     /// Caps in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caps: Option<Caps>,
+    /// Share of the storage in effect. Absent without a scheduler: its storage has no profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareReport>,
     /// I/O abandoned to hung storage, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<Stuck>,
@@ -260,6 +263,7 @@ impl DiskStats {
             features: 0,
             alert: None,
             caps: None,
+            share: None,
             stuck: None,
             refused: None,
             unknown_format: false,

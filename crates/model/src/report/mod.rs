@@ -12,6 +12,7 @@ mod polling;
 mod port;
 mod process;
 mod requests;
+mod share;
 mod stages;
 
 pub use broken_ring::{BrokenRing, RingKind};
@@ -23,4 +24,5 @@ pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
 pub use port::{DirectionStats, FlowStats, PairStats, PortStats, SizeCount};
 pub use process::{KeeperStats, ReactorStats, StartReason, Stats, WorkerStart};
 pub use requests::{BusyNeighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
+pub use share::ShareReport;
 pub use stages::{Op, Stage, StageTimes};

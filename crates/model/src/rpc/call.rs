@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Detach, DiskRef, KnownFull, NicRef, Replace, Resize, RpcError, SetCaps, SetLimits, SetPoll,
-    Snapshot, StatsQuery, Unexport, Upgrade, code,
+    SetWeight, Snapshot, StatsQuery, Unexport, Upgrade, code,
 };
 use crate::calibration::Calibrate;
 use crate::export::ExportSpec;
@@ -46,6 +46,8 @@ pub enum Call {
     DiskSnapshot(Snapshot),
     /// `disk.caps`: replace all caps.
     DiskCaps(SetCaps),
+    /// `disk.weight`: replace the share of the storage.
+    DiskWeight(SetWeight),
     /// `disk.poll`: change polling settings.
     DiskPoll(SetPoll),
     /// `disk.wait_full`: wait until other disks than those in `known` wait for space.
@@ -95,7 +97,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 34] = [
+pub const METHODS: [&str; 35] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -108,6 +110,7 @@ pub const METHODS: [&str; 34] = [
     "disk.replace",
     "disk.snapshot",
     "disk.caps",
+    "disk.weight",
     "disk.poll",
     "disk.wait_full",
     "poll.defaults",
@@ -168,6 +171,11 @@ impl Call {
                 let checked = set.caps.map_or(Ok(()), |caps| caps.validate());
                 checked.map_err(|error| invalid(error.to_string()))?;
                 Ok(Self::DiskCaps(set))
+            }
+            "disk.weight" => {
+                let set: SetWeight = typed(params)?;
+                set.share().validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskWeight(set))
             }
             "disk.poll" => Ok(Self::DiskPoll(typed(params)?)),
             "disk.wait_full" => Ok(Self::DiskWaitFull(typed(params)?)),

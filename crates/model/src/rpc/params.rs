@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::caps::Caps;
 use crate::nic::NicLimits;
 use crate::poll::PollChange;
+use crate::share::{DEFAULT_WEIGHT, DiskShare};
 use crate::spec::Backend;
 
 /// Most disks of one `disk.snapshot`: all of them wait until the last one is ready.
@@ -110,6 +111,31 @@ pub struct SnapshotDisk {
     pub id: String,
     /// Path of the new qcow2 image, which gets all later writes. It must not exist.
     pub file: PathBuf,
+}
+
+/// Parameters of `disk.weight`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetWeight {
+    /// Id of the disk.
+    pub id: String,
+    /// Weight, 1 to 1000; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Requests a second that the disk gets at least; an absent floor is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_iops: Option<u64>,
+    /// Bytes a second that the disk gets at least; an absent floor is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_bytes: Option<u64>,
+}
+
+impl SetWeight {
+    /// Returns the new share of the disk.
+    pub fn share(&self) -> DiskShare {
+        let &Self { weight, floor_iops, floor_bytes, .. } = self;
+        DiskShare { weight: weight.unwrap_or(DEFAULT_WEIGHT), floor_iops, floor_bytes }
+    }
 }
 
 /// Parameters of `disk.caps`.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::caps::Caps;
 use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
+pub use crate::share::DiskShare;
 pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
 pub use check::{validate_block_size, validate_id, validate_socket};
 use check::{validate_no_socket, validate_serial};
@@ -138,6 +139,9 @@ pub struct DiskSpec {
     /// Limits of requests and bytes a second. `disk.caps` changes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caps: Option<Caps>,
+    /// Share of the storage when other disks want it; weight 100 when absent. `disk.weight` changes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<DiskShare>,
     /// Time that a stop waits for storage to end its I/O, in milliseconds (stop of a ring, pause,
     /// deactivate, detach, shutdown). After that, the requests are abandoned to the kernel and the
     /// disk's state is `stuck`.
@@ -205,6 +209,7 @@ impl DiskSpec {
             poll_idle_threshold: None,
             on_full: OnFull::default(),
             caps: None,
+            share: None,
             stop_deadline_ms: DEFAULT_STOP_DEADLINE_MS,
             socket_mode: None,
             socket_group: None,
@@ -231,6 +236,7 @@ impl DiskSpec {
             validate_block_size(size)?;
         }
         self.caps.map_or(Ok(()), |caps| caps.validate())?;
+        self.share.map_or(Ok(()), |share| share.validate())?;
         self.polling().validate()?;
         if !(1..=MAX_STOP_DEADLINE_MS).contains(&self.stop_deadline_ms) {
             let problem =

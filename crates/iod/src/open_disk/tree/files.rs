@@ -92,6 +92,7 @@ impl TreeOpener<'_> {
         };
         let disk = Arc::new(fenced(disk, self.spec));
         let identity = disk.identity()?;
+        self.notes.extend(self.storage_disks.schedule(&disk, name));
         self.files.push(TreeFile { name: name.clone(), disk: Arc::clone(&disk), identity });
         Ok(disk)
     }

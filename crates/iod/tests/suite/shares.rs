@@ -1,0 +1,73 @@
+//! Disks that share one storage by their weights.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::caps::{BYTES, QUEUES, Storm};
+use crate::common::*;
+use model::calibration::{PROFILE_FILE, PROFILE_VERSION, RequestCost, StorageProfile};
+use model::report::{DiskStats, Stats};
+use model::share::DiskShare;
+use serde_json::{Value, json};
+use testkit::rounds;
+
+/// Writes the profile of a storage that takes few requests at a time, so that all disks wait.
+fn store_profile(folder: &Path) {
+    let cost = RequestCost { request_ns: 20_000, mib_ns: 1_000_000 };
+    let profile = StorageProfile {
+        version: PROFILE_VERSION,
+        device: calibrate::identity(std::fs::metadata(folder).unwrap().dev()),
+        reads: cost,
+        writes: cost,
+        knee_ns: 100_000,
+        latency_ns: 80_000,
+        piece_bytes: None,
+        piece_gain_percent: 0,
+        seeks: false,
+    };
+    std::fs::write(folder.join(PROFILE_FILE), serde_json::to_string(&profile).unwrap()).unwrap();
+}
+
+fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
+    let path = io.folder.path().join(format!("{id}.raw"));
+    std::fs::write(&path, vec![1; BYTES as usize]).unwrap();
+    let mut spec = io.spec(id, json!({ "file": path }));
+    (spec["queues"], spec["share"]) = (json!(QUEUES), share);
+    caller.disk("disk.attach", spec);
+}
+
+fn stats(caller: &mut Caller, id: &str) -> DiskStats {
+    let stats = caller.call("stats", json!({ "id": id })).unwrap();
+    let stats: Stats = serde_json::from_value(stats).unwrap();
+    stats.disks.into_iter().next().unwrap()
+}
+
+/// Returns how many requests the second storm completes for each of the first one.
+fn ratio(storms: [&Storm; 2]) -> f64 {
+    let before = storms.map(Storm::requests);
+    std::thread::sleep(Duration::from_secs(rounds(2, 60) as u64));
+    let [one, other] = [0, 1].map(|at| (storms[at].requests() - before[at]) as f64);
+    other / one
+}
+
+#[test]
+fn disks_share_a_storage_by_their_weights() {
+    let io = Io::start_with(&["--reactors", "2"]);
+    store_profile(io.folder.path());
+    let mut caller = io.caller();
+    attach(&io, &mut caller, "light", Value::Null);
+    attach(&io, &mut caller, "heavy", json!({"weight": 400}));
+    let storms = ["light", "heavy"].map(|id| Storm::start(&io, id, 4096));
+    let found = ratio([&storms[0], &storms[1]]);
+    assert!((3.0..5.0).contains(&found), "{found}");
+    let heavy = stats(&mut caller, "heavy").share.unwrap();
+    assert_eq!(heavy.share, DiskShare { weight: 400, ..DiskShare::default() });
+    assert!(heavy.waited_seconds > 0.0);
+    caller.disk("disk.weight", json!({"id": "light", "weight": 400}));
+    let found = ratio([&storms[0], &storms[1]]);
+    assert!((0.8..1.25).contains(&found), "{found}");
+    for storm in storms {
+        storm.end();
+    }
+}
