@@ -9,7 +9,7 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
-use super::request::{FileRequest, IoMethod, StepOutcome};
+use super::request::{FileRequest, IoMethod, StepOutcome, UNSCHEDULED};
 use super::schedule::Schedule;
 use super::{FileOptions, ImageInfo, OnFull, Shared};
 use crate::bounce::{BouncePool, NoBuffer, PIECE};
@@ -203,9 +203,9 @@ impl FileChannel {
             _ => file_request.buffers,
         };
         let completion = Completion { tag: file_request.tag, outcome, buffers };
-        match file_request.whole {
-            None => self.ended.push(completion),
-            Some(whole) => self.end_part(whole, completion),
+        match file_request.scheduled {
+            UNSCHEDULED => self.ended.push(completion),
+            scheduled => self.end_scheduled(scheduled, completion),
         }
     }
 
@@ -222,8 +222,8 @@ impl FileChannel {
             return;
         };
         self.free.push(slot);
-        if let Some(permit) = file_request.permit.take() {
-            self.complete_permit(context, permit);
+        if file_request.scheduled != UNSCHEDULED {
+            self.complete_scheduled(context, &mut file_request);
         }
         let syncs = matches!(file_request.io_method, IoMethod::Sync);
         // A flush touches no buffers, and its failure concerns the disk, whichever request caused
@@ -335,8 +335,7 @@ impl Channel for FileChannel {
                 buffers,
                 io_method,
                 is_waiting,
-                permit: None,
-                whole: None,
+                scheduled: UNSCHEDULED,
             },
         );
         SubmitOutcome::Pending
