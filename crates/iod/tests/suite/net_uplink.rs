@@ -256,8 +256,8 @@ fn a_device_may_go_while_frames_go_both_ways() {
         assert!(stream.join().unwrap() > 1000);
         eventually("told that it is gone", || switch.process.stderr().contains(GONE));
         // Without the device, the host's address is unknown: everybody got the frames to it, as many
-        // as there were buffers.
-        while b.receive_frame(0, Duration::ZERO).unwrap().is_some() {}
+        // as there were buffers. They are posted again.
+        while b.take_frame(0, Duration::ZERO).unwrap().is_some() {}
         reaches(&mut a, &mut b);
         assert!(switch.process.terminate().unwrap().success());
         assert_eq!(switch.process.stderr().matches(GONE).count(), 1);
