@@ -71,23 +71,22 @@ pub(crate) fn charge(
     if !by_floor {
         return Some(tag.fetch_add(step, AcqRel));
     }
-    let most = virtual_time + at_weight(knee, weight);
-    let _ = tag.fetch_update(AcqRel, Relaxed, |tag| Some((tag + step).min(most.max(tag))));
+    let most = virtual_time.saturating_add(at_weight(knee, weight));
+    let _ =
+        tag.fetch_update(AcqRel, Relaxed, |tag| Some(tag.saturating_add(step).min(most.max(tag))));
     None
 }
 
 /// Adds device time of an operation that did not wait. At most a second is owed.
 pub(crate) fn add_debt(slot: Slot<'_>, cost: u64) {
     let debt = slot.disk(DiskCell::Debt);
-    let _ = debt.fetch_update(AcqRel, Relaxed, |debt| Some((debt + cost).min(SECOND)));
+    let _ = debt.fetch_update(AcqRel, Relaxed, |debt| Some(debt.saturating_add(cost).min(SECOND)));
 }
 
 /// Returns whether a floor of the disk is due.
 #[inline]
 pub(crate) fn is_due(slot: Slot<'_>, now: u64) -> bool {
-    let due = |floor, at| {
-        slot.disk(floor).load(Relaxed) > 0 && slot.disk(at).load(Relaxed) <= now
-    };
+    let due = |floor, at| slot.disk(floor).load(Relaxed) > 0 && slot.disk(at).load(Relaxed) <= now;
     due(DiskCell::FloorRequests, DiskCell::RequestsDue)
         || due(DiskCell::FloorBytes, DiskCell::BytesDue)
 }

@@ -13,7 +13,9 @@ pub enum ShareError {
         needed: usize,
     },
     /// The memory has another layout.
-    #[error("the memory of a share has layout {found}, this version uses {expected}: create it anew")]
+    #[error(
+        "the memory of a share has layout {found}, this version uses {expected}: create it anew"
+    )]
     Layout {
         /// Layout found.
         found: u64,
@@ -24,7 +26,9 @@ pub enum ShareError {
     #[error("the storage has no profile: calibrate it")]
     NoProfile,
     /// A number of a profile is outside of its range.
-    #[error("the profile's {field} is {value}, allowed are {low} to {high}: calibrate the storage anew")]
+    #[error(
+        "the profile's {field} is {value}, allowed are {low} to {high}: calibrate the storage anew"
+    )]
     Profile {
         /// Name of the number.
         field: &'static str,

@@ -206,7 +206,7 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         slot.disk(DiskCell::Weight).store(config.weight, Relaxed);
         slot.disk(DiskCell::FloorRequests).store(config.floor_requests, Relaxed);
         slot.disk(DiskCell::FloorBytes).store(config.floor_bytes, Relaxed);
-        if config.floor_requests + config.floor_bytes > 0 {
+        if config.floor_requests > 0 || config.floor_bytes > 0 {
             self.state().header(Header::Floors).store(1, Relaxed);
         }
     }
@@ -229,3 +229,6 @@ fn check_weight(weight: u64) -> Result<(), ShareError> {
     let fine = (1..=WEIGHT_MAX).contains(&weight);
     if fine { Ok(()) } else { Err(ShareError::Weight(weight)) }
 }
+
+#[cfg(test)]
+mod tests;

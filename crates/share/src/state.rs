@@ -7,15 +7,11 @@
 //! A reactor's slot has one writer, so taking and freeing tokens needs no atomic arithmetic, and
 //! all that a dead process had in flight is returned by clearing its slots.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
 use crate::error::ShareError;
 use crate::profile::{Profile, WORDS};
-
-/// Memory of the shared state. All cells are 0 at first.
-pub type Cells = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
 
 /// Disks of a share.
 pub const DISKS_MAX: usize = 1024;
@@ -30,8 +26,7 @@ const HEADER_CELLS: usize = 10 * LINE;
 const DISK_CELLS: usize = 3 * LINE;
 const REACTOR_CELLS: usize = 2 * LINE;
 /// Number of cells that a share needs.
-pub const CELLS: usize =
-    HEADER_CELLS + DISKS_MAX * DISK_CELLS + REACTORS_MAX * REACTOR_CELLS;
+pub const CELLS: usize = HEADER_CELLS + DISKS_MAX * DISK_CELLS + REACTORS_MAX * REACTOR_CELLS;
 
 /// Value of [`Header::Sole`] while several disks are active.
 pub(crate) const CONTENDED: u64 = u64::MAX;
@@ -160,14 +155,11 @@ impl Tokens {
     }
 
     pub(crate) fn plus(self, other: Self) -> Self {
-        Self { count: self.count + other.count, ns: self.ns + other.ns }
+        Self { count: self.count.saturating_add(other.count), ns: self.ns.saturating_add(other.ns) }
     }
 
     pub(crate) fn minus(self, other: Self) -> Self {
-        Self {
-            count: self.count.saturating_sub(other.count),
-            ns: self.ns.saturating_sub(other.ns),
-        }
+        Self { count: self.count.saturating_sub(other.count), ns: self.ns.saturating_sub(other.ns) }
     }
 }
 
@@ -178,6 +170,12 @@ pub(crate) struct State<'a>(&'a [AtomicU64]);
 /// View of one slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'a>(&'a [AtomicU64]);
+
+/// Adds to a cell that has one writer.
+#[inline]
+pub(crate) fn add(cell: &AtomicU64, value: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(value), Relaxed);
+}
 
 /// Returns a cell. A cell outside of the memory, which [`State::open`] excludes, has no effect.
 #[inline]
@@ -228,9 +226,7 @@ impl<'a> State<'a> {
             return Err(ShareError::Small { cells: self.0.len(), needed: CELLS });
         }
         match self.header(Header::Layout).compare_exchange(0, LAYOUT, AcqRel, Acquire) {
-            Err(found) if found != LAYOUT => {
-                Err(ShareError::Layout { found, expected: LAYOUT })
-            }
+            Err(found) if found != LAYOUT => Err(ShareError::Layout { found, expected: LAYOUT }),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -308,7 +304,7 @@ impl<'a> State<'a> {
 
     /// Stores a profile. One process at a time does so.
     pub(crate) fn store_profile(self, profile: &Profile) {
-        let next = self.header(Header::Profiles).load(Acquire) + 1;
+        let next = self.header(Header::Profiles).load(Acquire).wrapping_add(1).max(1);
         let copy = Header::ProfileCopies as usize + (next % 2) as usize * 2 * LINE;
         for (at, word) in profile.to_words().into_iter().enumerate() {
             cell(self.0, copy + at).store(word, Relaxed);
@@ -322,8 +318,7 @@ impl<'a> State<'a> {
     pub(crate) fn profile(self) -> Option<(u64, Result<Profile, ShareError>)> {
         let number = self.header(Header::Profiles).load(Acquire);
         let copy = Header::ProfileCopies as usize + (number % 2) as usize * 2 * LINE;
-        let words: [u64; WORDS] =
-            std::array::from_fn(|at| cell(self.0, copy + at).load(Relaxed));
+        let words: [u64; WORDS] = std::array::from_fn(|at| cell(self.0, copy + at).load(Relaxed));
         (number > 0).then(|| (number, Profile::from_words(words)))
     }
 }

@@ -54,7 +54,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return Ok(None);
         }
         let lead = self.profile.knee_ns / LEAD;
-        if let Some((other, other_key)) = survey.other.filter(|other| other.1.saturating_add(lead) < key)
+        if let Some((other, other_key)) =
+            survey.other.filter(|other| other.1.saturating_add(lead) < key)
         {
             if other_key == TURN_KEY || !self.is_others_turn(now) {
                 self.kick(other, now);
@@ -167,7 +168,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         let waits = own.reactor(waits);
         let since = Some(waits.load(Relaxed)).filter(|since| *since > 0).unwrap_or(now.max(1));
         let present = count.load(Relaxed);
-        order::publish(count, present + 1);
+        order::publish(count, present.saturating_add(1));
         let first = survey.discard_waits.is_none_or(|other| (since, self.reactor.slot()) < other);
         let fits = first && self.survey(now).discards <= DISCARDS_MAX;
         waits.store(if fits { 0 } else { since }, Relaxed);

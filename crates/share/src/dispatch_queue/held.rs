@@ -103,7 +103,8 @@ impl<K> HeldRequests<K> {
         request.sent += bytes;
         request.pieces += 1;
         let (pieces, cost) = (request.pieces, request.cost);
-        let (number, since, last) = (request.number, request.since, request.sent >= request.op.bytes);
+        let (number, since, last) =
+            (request.number, request.since, request.sent >= request.op.bytes);
         if pieces == 1 {
             self.cost -= cost;
         }

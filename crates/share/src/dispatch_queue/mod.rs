@@ -14,7 +14,7 @@ use crate::profile::{Op, OpKind, Profile};
 use crate::share::{DiskId, ReactorId, Share};
 use crate::state::{DiskCell, Header, ReactorCell, State, Tokens};
 use crate::survey::Survey;
-use crate::{charge, order, turn};
+use crate::{charge, order, state, turn};
 use dispatch::Part;
 use held::{HeldRequest, HeldRequests};
 use in_flight::{InFlight, Operation};
@@ -159,7 +159,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             charge::add_debt(self.share.disk(disk), cost);
             let discard = op.kind == OpKind::Discard;
             let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
-            own.store(own.load(Relaxed) + u64::from(discard), Relaxed);
+            state::add(own, discard.into());
             let ahead = self.survey(now).costs;
             let sent = Sent { disk, cost, ahead, discard, request: 0 };
             return Submitted::Send(self.take_token(sent, now));
@@ -182,7 +182,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return None;
         }
         // Below half of the knee the storage is not contended: nothing is charged.
-        if used + cost > self.depth() / 2 {
+        if used.saturating_add(cost) > self.depth() / 2 {
             let slot = self.share.disk(disk);
             charge::lift(slot, survey.virtual_time, self.credit());
             let part = Part { cost, bytes: op.bytes, last: true, by_floor: false };
@@ -239,12 +239,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
 
     fn complete_counted(&mut self, at: u32, now: u64) {
         let Some(operation) = self.in_flight.remove(at) else { return };
-        let state = self.share.state();
-        let own = state.reactor(self.reactor.slot());
-        let add = |cell, value: u64| {
-            let cell = own.reactor(cell);
-            cell.store(cell.load(Relaxed).wrapping_add(value), Relaxed);
-        };
+        let own = self.share.reactor(self.reactor);
+        let add = |cell, value: u64| state::add(own.reactor(cell), value);
         let latency = now.saturating_sub(operation.sent_at);
         add(ReactorCell::Latency, latency);
         add(ReactorCell::Expected, operation.expected);
@@ -256,7 +252,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             held.complete(operation.request, operation.token + operation.given_back);
         }
         if let Some(kind) = self.profile.turn {
-            turn::complete(state, kind, operation.disk, now);
+            turn::complete(self.share.state(), kind, operation.disk, now);
         }
     }
 
@@ -278,10 +274,11 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         let tokens = own.reactor(ReactorCell::Tokens);
         let taken = Tokens::from_bits(tokens.load(Relaxed)).plus(Tokens::one(token));
         tokens.store(taken.bits(), Release);
-        let costs = own.reactor(ReactorCell::Costs);
-        costs.store(costs.load(Relaxed).saturating_add(cost), Relaxed);
+        state::add(own.reactor(ReactorCell::Costs), cost);
         self.share.disk(disk).disk(DiskCell::InFlight).fetch_add(Tokens::one(token).bits(), AcqRel);
-        if request > 0 && let Some(held) = self.disks.get_mut(disk.slot()) {
+        if request > 0
+            && let Some(held) = self.disks.get_mut(disk.slot())
+        {
             held.take(request, token);
         }
         let expected = self.profile.latency_ns.max(ahead.saturating_add(cost));
@@ -375,12 +372,11 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Gives back the tokens of old operations, half of a knee at a time.
     fn give_back(&mut self, now: u64) {
         let (given, cost) = self.in_flight.give_back(self.profile.knee_ns / 2, now);
-        let costs = self.share.reactor(self.reactor).reactor(ReactorCell::Costs);
-        costs.store(costs.load(Relaxed).saturating_sub(cost), Relaxed);
+        let own = self.share.reactor(self.reactor);
+        state::add(own.reactor(ReactorCell::Costs), cost.wrapping_neg());
         for (disk, token) in given {
             self.free(disk, Tokens { count: 0, ns: token });
-            let given = self.share.reactor(self.reactor).reactor(ReactorCell::GivenBack);
-            given.store(given.load(Relaxed) + token, Relaxed);
+            state::add(own.reactor(ReactorCell::GivenBack), token);
         }
     }
 }
@@ -402,3 +398,6 @@ impl<M: AsRef<[AtomicU64]>, K> Drop for DispatchQueue<M, K> {
         state.release_reactor(self.reactor.slot());
     }
 }
+
+#[cfg(test)]
+mod tests;

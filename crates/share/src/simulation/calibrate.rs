@@ -66,8 +66,11 @@ pub(super) fn sample(
 /// Returns the profile of a model.
 pub(super) fn calibrate(config: &DeviceConfig) -> Profile {
     let spins = matches!(config.model, Model::Spindle(_));
-    let depths: &[u64] =
-        if spins { &[1, 2] } else { &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512] };
+    let depths: &[u64] = if spins {
+        &[1, 2]
+    } else {
+        &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512]
+    };
     let mut samples = Vec::new();
     for bytes in SIZES {
         samples.extend(depths.iter().map(|depth| sample(config, OpKind::Read, bytes, *depth, 1)));

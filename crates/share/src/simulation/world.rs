@@ -208,7 +208,9 @@ impl<'a> World<'a> {
             match event {
                 Event::Arrive(disk) => self.arrive(disk),
                 Event::Device => self.reap(),
-                Event::Turn(reactor) if self.reactors[reactor].turn_at == time => self.turn(reactor),
+                Event::Turn(reactor) if self.reactors[reactor].turn_at == time => {
+                    self.turn(reactor)
+                }
                 Event::Turn(_) => {}
                 Event::Change(at) => {
                     let (_, disk, config) = self.scenario.changes[at];
@@ -251,7 +253,11 @@ impl<'a> World<'a> {
         let disks = self.disks.iter().map(|disk| {
             Tokens::from_bits(self.share.disk(disk.id).disk(DiskCell::InFlight).load(Relaxed))
         });
-        assert_eq!(disks.fold(Tokens::default(), Tokens::plus), in_flight, "disks and reactors agree");
+        assert_eq!(
+            disks.fold(Tokens::default(), Tokens::plus),
+            in_flight,
+            "disks and reactors agree"
+        );
     }
 
     fn wake(&mut self, reactor: usize) {

@@ -43,8 +43,8 @@ const MODELS: [Model; 6] = [
 /// Returns the profile of one of the models, calibrated once.
 fn profile(model: Model) -> Profile {
     static PROFILES: OnceLock<Vec<Profile>> = OnceLock::new();
-    let profiles = PROFILES
-        .get_or_init(|| MODELS.iter().map(|model| calibrate(&(*model).into())).collect());
+    let profiles =
+        PROFILES.get_or_init(|| MODELS.iter().map(|model| calibrate(&(*model).into())).collect());
     let at = MODELS.iter().position(|other| *other == model).expect("a model of the tests");
     profiles[at]
 }

@@ -72,9 +72,10 @@ fn workload(random: &mut Random, reactors: u64) -> Workload {
 
 /// Returns the longest time that a disk may wait.
 ///
-/// A disk that waits is passed by others until their tags are above its own. Its own tag is at most
-/// its last request and its debt ahead of virtual time; another one's is at most the credit and its
-/// last request behind it. On a device that seeks, each of these requests may be a whole turn.
+/// A disk that waits is passed by others until their tags are above its own. Its own tag is ahead of
+/// virtual time by at most its last request and its debt. Virtual time itself is ahead of another
+/// disk's tag by at most the credit and the largest step of any disk: the piece of a disk of little
+/// weight. On a device that seeks, each of these requests may be a whole turn.
 fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     let longest = profile.turn.map_or(0, |kind| turn::longest(profile, kind));
     let credit = longest.max(profile.knee_ns / 4) + profile.knee_ns / 8;
@@ -86,7 +87,8 @@ fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     // Debt: all urgent writes and flushes that may be in flight at once.
     let urgent = workload.mix[2] + workload.mix[3] > 0;
     let own = cost(workload) * if urgent { 1 + workload.depth } else { 1 };
-    let lag = (own * 100 / config.weight + credit) as u128;
+    let step = scenario.disks.iter().map(|(config, workload)| cost(workload) * 100 / config.weight);
+    let lag = u128::from(own * 100 / config.weight + credit + step.max().unwrap_or(0));
     let others = scenario.disks.iter().enumerate().filter(|(other, _)| *other != at);
     let service = others.map(|(_, (config, workload))| {
         let urgent = workload.mix[2] + workload.mix[3] > 0;
@@ -161,18 +163,37 @@ fn no_disk_starves_and_no_token_is_idle_in_random_scenarios() {
     let mut most = [0; 3];
     if let Ok(seed) = std::env::var("SEED") {
         let scenario = scenario(seed.parse().unwrap());
-        println!("{:?} {:?} reactors {} stalls {}", scenario.device, scenario.profile, scenario.reactors, scenario.stalls);
+        println!(
+            "{:?} {:?} reactors {} stalls {}",
+            scenario.device, scenario.profile, scenario.reactors, scenario.stalls
+        );
         let report = scenario.run();
-        for (at, (disk, report)) in scenario.disks.iter().zip(&report.disks).enumerate() { println!("{at} {disk:?} wait {} us bound {} bytes {} n {} served {} {} ", report.longest_wait/US, wait_bound(&scenario, &scenario.profile.unwrap(), at)/US, report.bytes, report.requests, report.served, report.backlogged); }
+        for (at, (disk, report)) in scenario.disks.iter().zip(&report.disks).enumerate() {
+            println!(
+                "{at} {disk:?} wait {} us bound {} bytes {} n {} served {} {} ",
+                report.longest_wait / US,
+                wait_bound(&scenario, &scenario.profile.unwrap(), at) / US,
+                report.bytes,
+                report.requests,
+                report.served,
+                report.backlogged
+            );
+        }
         println!("counted {}", report.counted_ns / US);
         return;
     }
     let mut failed = 0;
     for seed in 0..count {
-        if std::panic::catch_unwind(|| check(seed)).is_err() { failed += 1; continue; }
+        if std::panic::catch_unwind(|| check(seed)).is_err() {
+            failed += 1;
+            continue;
+        }
         let seen = check(seed);
         (0..3).for_each(|at| most[at] = most[at].max(seen[at]));
     }
     println!("failed {failed}");
-    println!("most of the bounds: wait {}%, free tokens {} us, weights {}%", most[0], most[1], most[2]);
+    println!(
+        "most of the bounds: wait {}%, free tokens {} us, weights {}%",
+        most[0], most[1], most[2]
+    );
 }

