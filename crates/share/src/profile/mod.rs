@@ -175,3 +175,6 @@ impl Profile {
         profile.check().map(|()| profile)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ fn scenario(seed: u64) -> Scenario {
     scenario.reactors = random.range(1, 8) as usize;
     scenario.warm_up_ns = 2 * MS;
     scenario.length_ns = if spins { 10 * SECOND } else { 2 * SECOND };
-    scenario.commands_max = 3_000;
+    scenario.commands_max = 2_000;
     scenario.stalls = if random.one_in(2) { STALL } else { 0 };
     let floors = random.one_in(4);
     for _ in 0..random.range(1, 24) {
@@ -101,7 +101,7 @@ fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     // device slower than its profile.
     let floors = scenario.disks.iter().any(|(c, _)| c.floor_bytes + c.floor_requests > 0);
     let hung = scenario.disks.iter().any(|(_, workload)| workload.hangs.is_some());
-    let factor = if floors { 5 } else { 1 } * if hung { 2 } else { 1 } * 3;
+    let factor = if floors { 5 } else { 1 } * if hung { 2 } else { 1 } * 2;
     (service + 2 * profile.latency_ns) * factor * 100 / slowest + 3 * MS + 2 * scenario.stalls
 }
 
@@ -161,37 +161,10 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
 fn no_disk_starves_and_no_token_is_idle_in_random_scenarios() {
     let count = if is_soak() { 100_000 } else { 2_000 };
     let mut most = [0; 3];
-    if let Ok(seed) = std::env::var("SEED") {
-        let scenario = scenario(seed.parse().unwrap());
-        println!(
-            "{:?} {:?} reactors {} stalls {}",
-            scenario.device, scenario.profile, scenario.reactors, scenario.stalls
-        );
-        let report = scenario.run();
-        for (at, (disk, report)) in scenario.disks.iter().zip(&report.disks).enumerate() {
-            println!(
-                "{at} {disk:?} wait {} us bound {} bytes {} n {} served {} {} ",
-                report.longest_wait / US,
-                wait_bound(&scenario, &scenario.profile.unwrap(), at) / US,
-                report.bytes,
-                report.requests,
-                report.served,
-                report.backlogged
-            );
-        }
-        println!("counted {}", report.counted_ns / US);
-        return;
-    }
-    let mut failed = 0;
     for seed in 0..count {
-        if std::panic::catch_unwind(|| check(seed)).is_err() {
-            failed += 1;
-            continue;
-        }
         let seen = check(seed);
         (0..3).for_each(|at| most[at] = most[at].max(seen[at]));
     }
-    println!("failed {failed}");
     println!(
         "most of the bounds: wait {}%, free tokens {} us, weights {}%",
         most[0], most[1], most[2]
