@@ -119,10 +119,8 @@ pub(crate) enum ReactorCell {
     Discards = 4,
     /// Time since which a held discard waits for one in flight, or 0.
     DiscardWaits = 5,
-    /// Tokens given back although their operations are in flight.
-    GivenBack = 6,
     /// Time of a kick that the reactor has not taken yet, or 0.
-    Kicked = 7,
+    Kicked = 6,
     /// Sums of latencies and of expected latencies.
     Latency = LINE,
     Expected = 9,
@@ -292,7 +290,6 @@ impl<'a> State<'a> {
             ReactorCell::Tokens,
             ReactorCell::Discards,
             ReactorCell::DiscardWaits,
-            ReactorCell::GivenBack,
             ReactorCell::Kicked,
             ReactorCell::Costs,
             ReactorCell::FloorExcess,

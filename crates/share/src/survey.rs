@@ -17,8 +17,6 @@ pub(crate) struct Survey {
     pub(crate) costs: u64,
     /// Discards in flight.
     pub(crate) discards: u64,
-    /// Tokens given back although their operations are in flight.
-    pub(crate) given_back: u64,
     /// Virtual time: the lowest tag held, or the highest start tag dispatched if that is lower.
     pub(crate) virtual_time: u64,
     /// Another reactor that runs, and its key, which is the lowest.
@@ -38,7 +36,6 @@ impl Survey {
             survey.in_flight = survey.in_flight.plus(Tokens::from_bits(load(ReactorCell::Tokens)));
             survey.costs = survey.costs.saturating_add(load(ReactorCell::Costs));
             survey.discards = survey.discards.saturating_add(load(ReactorCell::Discards));
-            survey.given_back = survey.given_back.saturating_add(load(ReactorCell::GivenBack));
             survey.virtual_time = survey.virtual_time.max(load(ReactorCell::Start));
             if is_stalled(slot.reactor(ReactorCell::Kicked).load(Relaxed), now) {
                 continue;

@@ -86,7 +86,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     }
 
     /// Returns the lowest key, and its disk.
-    fn lowest(&mut self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
+    fn lowest(&self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
         let state = self.share.state();
         let key = |disk: DiskId| {
             if self.profile.turn.is_some() && turn::is_turn(state, disk, now) {

@@ -245,7 +245,6 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         add(ReactorCell::Latency, latency);
         add(ReactorCell::Expected, operation.expected);
         add(ReactorCell::Costs, operation.cost.wrapping_neg());
-        add(ReactorCell::GivenBack, operation.given_back.wrapping_neg());
         add(ReactorCell::Discards, u64::from(operation.discard).wrapping_neg());
         self.free(operation.disk, Tokens::one(operation.token));
         if let Some(held) = self.disks.get_mut(operation.disk.slot()) {
@@ -376,7 +375,6 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         state::add(own.reactor(ReactorCell::Costs), cost.wrapping_neg());
         for (disk, token) in given {
             self.free(disk, Tokens { count: 0, ns: token });
-            state::add(own.reactor(ReactorCell::GivenBack), token);
         }
     }
 }

@@ -88,7 +88,7 @@ fn reactors_on_threads_lose_no_token_and_no_wake_up() {
         }
         let state = share.state();
         for (_, slot) in state.reactors() {
-            for cell in [ReactorCell::Tokens, ReactorCell::Costs, ReactorCell::GivenBack] {
+            for cell in [ReactorCell::Tokens, ReactorCell::Costs] {
                 assert_eq!(slot.reactor(cell).load(Relaxed), 0, "{cell:?}");
             }
         }

@@ -101,7 +101,8 @@ fn assert_near_best(device: &DeviceConfig, profile: Profile, from_ns: u64) {
         let pieces = pieces.filter(|bytes| *bytes < workload.bytes).map(Some).chain([None]);
         let pieces: Vec<_> = pieces.collect();
         let settings = [50, 100, 200].into_iter();
-        let settings = settings.flat_map(|percent| pieces.iter().map(move |piece| (percent, *piece)));
+        let settings =
+            settings.flat_map(|percent| pieces.iter().map(move |piece| (percent, *piece)));
         let best = settings.map(|(percent, bytes)| (fixed(percent, bytes), percent, bytes));
         let best = best.max_by(|a, b| a.0.total_cmp(&b.0)).expect("settings");
         let found = rate(device, profile, disks, &workload, from_ns);
