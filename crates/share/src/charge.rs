@@ -4,10 +4,12 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::profile::SECOND;
 use crate::share::DEFAULT_WEIGHT;
-use crate::state::{DiskCell, Slot};
+use crate::state::{DiskCell, NO_KEY, Slot};
 
 /// Bit of the keys of disks whose floor is not due: all others go first.
 const NOT_DUE: u64 = 1 << 63;
+/// Key of the disk whose turn it is.
+pub(crate) const TURN_KEY: u64 = 0;
 /// Time by which a floor may lag, in nanoseconds. A disk that was idle gets no more ahead of others.
 const FLOOR_LAG_NS: u64 = 20_000_000;
 
@@ -33,6 +35,11 @@ pub(crate) fn key(slot: Slot<'_>, floors: bool, now: u64) -> u64 {
 /// Returns whether a key is that of a disk whose floor is due.
 pub(crate) fn is_due_key(key: u64) -> bool {
     key < NOT_DUE
+}
+
+/// Returns the tag in a key, or `u64::MAX` for a key without one.
+pub(crate) fn tag_of(key: u64) -> u64 {
+    if key == NO_KEY || key == TURN_KEY { u64::MAX } else { key & !NOT_DUE }
 }
 
 /// Gives a disk that returns its credit: it starts at most that much behind virtual time.
@@ -64,15 +71,16 @@ pub(crate) fn charge(
     if !by_floor {
         return Some(tag.fetch_add(step, AcqRel));
     }
-    let most = virtual_time + at_weight(knee, weight);
-    let _ = tag.fetch_update(AcqRel, Relaxed, |tag| Some((tag + step).min(most.max(tag))));
+    let most = virtual_time.saturating_add(at_weight(knee, weight));
+    let _ =
+        tag.fetch_update(AcqRel, Relaxed, |tag| Some(tag.saturating_add(step).min(most.max(tag))));
     None
 }
 
 /// Adds device time of an operation that did not wait. At most a second is owed.
 pub(crate) fn add_debt(slot: Slot<'_>, cost: u64) {
     let debt = slot.disk(DiskCell::Debt);
-    let _ = debt.fetch_update(AcqRel, Relaxed, |debt| Some((debt + cost).min(SECOND)));
+    let _ = debt.fetch_update(AcqRel, Relaxed, |debt| Some(debt.saturating_add(cost).min(SECOND)));
 }
 
 /// Returns whether a floor of the disk is due.

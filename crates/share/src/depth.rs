@@ -41,6 +41,6 @@ pub(crate) fn end_window(state: State<'_>, profile: &Profile, now: u64) {
         depth.store((now - now / 10).max(profile.knee_ns / LOWEST), Relaxed);
         state.header(Header::Tightened).fetch_add(1, Relaxed);
     } else if latency < expected.saturating_mul(3) / 2 && now < profile.knee_ns {
-        depth.store((now + profile.knee_ns / 50).min(profile.knee_ns), Relaxed);
+        depth.store((now.saturating_add(profile.knee_ns / 50)).min(profile.knee_ns), Relaxed);
     }
 }

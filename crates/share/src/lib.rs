@@ -11,6 +11,7 @@ mod order;
 mod profile;
 mod share;
 mod state;
+mod stats;
 mod survey;
 mod turn;
 
@@ -21,7 +22,7 @@ pub use dispatch_queue::{Dispatch, DispatchQueue, Permit, Submitted};
 pub use error::ShareError;
 pub use profile::{Cost, Op, OpKind, Piece, Profile, Sample, Turn};
 pub use share::{
-    BACKGROUND_WEIGHT, DEFAULT_WEIGHT, DiskConfig, DiskId, ReactorId, Share, ShareCounts,
-    WEIGHT_MAX,
+    BACKGROUND_WEIGHT, DEFAULT_WEIGHT, DiskConfig, DiskId, ReactorId, Share, WEIGHT_MAX,
 };
-pub use state::{CELLS, Cells, DISKS_MAX, REACTORS_MAX};
+pub use state::{CELLS, DISKS_MAX, REACTORS_MAX};
+pub use stats::{DiskStats, ShareStats, WaitReason};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::time::Duration;
 
 use crate::error::ShareError;
 use crate::profile::Profile;
@@ -47,17 +46,6 @@ impl DiskId {
     pub fn slot(self) -> usize {
         self.0.into()
     }
-}
-
-/// What the scheduler did with the requests of a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShareCounts {
-    /// Time for which requests were held, summed over them.
-    pub waited: Duration,
-    /// Requests that are held now.
-    pub waiting: u64,
-    /// Requests that were split.
-    pub splits: u64,
 }
 
 /// Settings of a disk.
@@ -178,16 +166,6 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         self.state().reactor(reactor.slot())
     }
 
-    /// Returns what the scheduler did with the requests of a disk.
-    pub fn disk_counts(&self, disk: DiskId) -> ShareCounts {
-        let cell = |cell| self.disk(disk).disk(cell).load(Relaxed);
-        ShareCounts {
-            waited: Duration::from_nanos(cell(DiskCell::Waited)),
-            waiting: cell(DiskCell::Held),
-            splits: cell(DiskCell::Splits),
-        }
-    }
-
     /// Returns whether only this disk is active.
     #[inline]
     pub(crate) fn is_sole(&self, disk: DiskId) -> bool {
@@ -241,7 +219,7 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         slot.disk(DiskCell::Weight).store(config.weight, Relaxed);
         slot.disk(DiskCell::FloorRequests).store(config.floor_requests, Relaxed);
         slot.disk(DiskCell::FloorBytes).store(config.floor_bytes, Relaxed);
-        if config.floor_requests + config.floor_bytes > 0 {
+        if config.floor_requests > 0 || config.floor_bytes > 0 {
             self.state().header(Header::Floors).store(1, Relaxed);
         }
     }
@@ -264,3 +242,6 @@ fn check_weight(weight: u64) -> Result<(), ShareError> {
     let fine = (1..=WEIGHT_MAX).contains(&weight);
     if fine { Ok(()) } else { Err(ShareError::Weight(weight)) }
 }
+
+#[cfg(test)]
+mod tests;

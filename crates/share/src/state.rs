@@ -7,15 +7,11 @@
 //! A reactor's slot has one writer, so taking and freeing tokens needs no atomic arithmetic, and
 //! all that a dead process had in flight is returned by clearing its slots.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
 use crate::error::ShareError;
 use crate::profile::{Profile, WORDS};
-
-/// Memory of the shared state. All cells are 0 at first.
-pub type Cells = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
 
 /// Disks of a share.
 pub const DISKS_MAX: usize = 1024;
@@ -123,10 +119,8 @@ pub(crate) enum ReactorCell {
     Discards = 4,
     /// Time since which a held discard waits for one in flight, or 0.
     DiscardWaits = 5,
-    /// Tokens given back although their operations are in flight.
-    GivenBack = 6,
     /// Time of a kick that the reactor has not taken yet, or 0.
-    Kicked = 7,
+    Kicked = 6,
     /// Sums of latencies and of expected latencies.
     Latency = LINE,
     Expected = 9,
@@ -159,7 +153,7 @@ impl Tokens {
     }
 
     pub(crate) fn plus(self, other: Self) -> Self {
-        Self { count: self.count + other.count, ns: self.ns + other.ns }
+        Self { count: self.count.saturating_add(other.count), ns: self.ns.saturating_add(other.ns) }
     }
 
     pub(crate) fn minus(self, other: Self) -> Self {
@@ -174,6 +168,12 @@ pub(crate) struct State<'a>(&'a [AtomicU64]);
 /// View of one slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'a>(&'a [AtomicU64]);
+
+/// Adds to a cell that has one writer.
+#[inline]
+pub(crate) fn add(cell: &AtomicU64, value: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(value), Relaxed);
+}
 
 /// Returns a cell. A cell outside of the memory, which [`State::open`] excludes, has no effect.
 #[inline]
@@ -290,7 +290,6 @@ impl<'a> State<'a> {
             ReactorCell::Tokens,
             ReactorCell::Discards,
             ReactorCell::DiscardWaits,
-            ReactorCell::GivenBack,
             ReactorCell::Kicked,
             ReactorCell::Costs,
             ReactorCell::FloorExcess,
@@ -302,7 +301,7 @@ impl<'a> State<'a> {
 
     /// Stores a profile. One process at a time does so.
     pub(crate) fn store_profile(self, profile: &Profile) {
-        let next = self.header(Header::Profiles).load(Acquire) + 1;
+        let next = self.header(Header::Profiles).load(Acquire).wrapping_add(1).max(1);
         let copy = Header::ProfileCopies as usize + (next % 2) as usize * 2 * LINE;
         for (at, word) in profile.to_words().into_iter().enumerate() {
             cell(self.0, copy + at).store(word, Relaxed);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use crate::charge;
 use crate::state::{NO_KEY, ReactorCell, State, Tokens};
 
 /// Time after which a kicked reactor that does not run is passed over, in nanoseconds.
@@ -16,9 +17,7 @@ pub(crate) struct Survey {
     pub(crate) costs: u64,
     /// Discards in flight.
     pub(crate) discards: u64,
-    /// Tokens given back although their operations are in flight.
-    pub(crate) given_back: u64,
-    /// Virtual time: the highest start tag dispatched.
+    /// Virtual time: the lowest tag held, or the highest start tag dispatched if that is lower.
     pub(crate) virtual_time: u64,
     /// Another reactor that runs, and its key, which is the lowest.
     pub(crate) other: Option<(usize, u64)>,
@@ -31,18 +30,21 @@ impl Survey {
     /// Looks at all slots. `own` is the slot of the reactor that asks.
     pub(crate) fn take(state: State<'_>, own: usize, now: u64) -> Self {
         let mut survey = Self::default();
-        let mut lowest = NO_KEY;
+        let (mut lowest, mut tag) = (NO_KEY, u64::MAX);
         for (at, slot) in state.reactors() {
             let load = |cell| slot.reactor(cell).load(Acquire);
             survey.in_flight = survey.in_flight.plus(Tokens::from_bits(load(ReactorCell::Tokens)));
             survey.costs = survey.costs.saturating_add(load(ReactorCell::Costs));
             survey.discards = survey.discards.saturating_add(load(ReactorCell::Discards));
-            survey.given_back = survey.given_back.saturating_add(load(ReactorCell::GivenBack));
             survey.virtual_time = survey.virtual_time.max(load(ReactorCell::Start));
-            if at == own || is_stalled(slot.reactor(ReactorCell::Kicked).load(Relaxed), now) {
+            if is_stalled(slot.reactor(ReactorCell::Kicked).load(Relaxed), now) {
                 continue;
             }
             let key = load(ReactorCell::Key);
+            tag = tag.min(charge::tag_of(key));
+            if at == own {
+                continue;
+            }
             if key < lowest {
                 lowest = key;
                 survey.other = Some((at, key));
@@ -52,6 +54,9 @@ impl Survey {
                 survey.discard_waits = Some((since, at));
             }
         }
+        // A disk of little weight that was alone has a high tag. It must not put those that return
+        // behind one that has waited all the time.
+        survey.virtual_time = survey.virtual_time.min(tag);
         survey
     }
 }

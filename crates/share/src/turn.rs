@@ -53,7 +53,7 @@ pub(crate) fn begin(
     if !is_over(state, word, now) {
         return disk_of(word) == Some(disk.slot());
     }
-    let next = ((word >> DISK_BITS) + 1) << DISK_BITS | (u64::from(disk.0) + 1);
+    let next = (word >> DISK_BITS).wrapping_add(1) << DISK_BITS | (u64::from(disk.0) + 1);
     if state.header(Header::Turn).compare_exchange(word, next, AcqRel, Relaxed).is_err() {
         return false;
     }
@@ -99,7 +99,7 @@ pub(crate) fn count(state: State<'_>, bytes: u64, cost: u64) {
     let left = state.header(Header::TurnLeft);
     left.store(left.load(Relaxed).wrapping_sub(bytes), Relaxed);
     let charged = state.header(Header::TurnCharged);
-    charged.store(charged.load(Relaxed) + cost, Relaxed);
+    charged.store(charged.load(Relaxed).saturating_add(cost), Relaxed);
 }
 
 /// Notes a request of a disk. One that comes soon after a completion is worth waiting for.

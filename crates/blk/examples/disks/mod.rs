@@ -32,7 +32,7 @@ pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
             let disk = direct(&path);
             if name == "shared" {
                 let storage = Storage::new(&profile()).unwrap();
-                disk.share_storage(storage.add_disk(DiskConfig::default()).unwrap());
+                disk.share_storage(storage.add_disk("d", DiskConfig::default()).unwrap());
             }
             disk
         }

@@ -6,11 +6,12 @@
 mod error;
 mod reactor_queue;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::Mapping;
 use reactor::Handle;
-use share::{CELLS, DiskConfig, DiskId, Profile, ReactorId, Share, ShareCounts};
+use share::{CELLS, DiskConfig, DiskId, DiskStats, Profile, ReactorId, Share, WaitReason};
 
 pub use error::StorageError;
 pub(crate) use reactor_queue::{Dispatched, Membership};
@@ -24,6 +25,8 @@ pub struct Storage {
     share: Arc<Share<Mapping>>,
     /// Reactors with a dispatch queue, for wake-ups.
     reactors: Mutex<Vec<(ReactorId, Handle)>>,
+    /// Names of the disks, for reports.
+    names: Mutex<BTreeMap<DiskId, String>>,
 }
 
 impl Storage {
@@ -35,7 +38,7 @@ impl Storage {
         let memory = Mapping::sealed("ringway-share", CELLS as u64 * 8)?;
         let share = Share::open(memory, PROCESS)?;
         share.update_profile(profile)?;
-        Ok(Arc::new(Self { share, reactors: Mutex::default() }))
+        Ok(Arc::new(Self { share, reactors: Mutex::default(), names: Mutex::default() }))
     }
 
     /// Replaces the profile. Requests from then on follow it.
@@ -51,16 +54,22 @@ impl Storage {
         Ok(())
     }
 
-    /// Adds a disk, which shares the storage with the others.
+    /// Adds a disk, which shares the storage with the others. Reports call it `name`.
     ///
     /// # Errors
     /// A number is outside of its range, or the storage has too many disks.
     pub fn add_disk(
         self: &Arc<Self>,
+        name: &str,
         config: DiskConfig,
     ) -> Result<Arc<StorageDisk>, StorageError> {
         let id = self.share.add_disk(config)?;
+        self.names().insert(id, name.into());
         Ok(Arc::new(StorageDisk { storage: Arc::clone(self), id }))
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<DiskId, String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reactors(&self) -> MutexGuard<'_, Vec<(ReactorId, Handle)>> {
@@ -94,13 +103,23 @@ impl StorageDisk {
     }
 
     /// Returns what the scheduler did with the disk's requests.
-    pub fn counts(&self) -> ShareCounts {
-        self.storage.share.disk_counts(self.id)
+    pub fn stats(&self) -> DiskStats {
+        self.storage.share.disk_stats(self.id)
+    }
+
+    /// Returns the name of the disk for which requests of this one wait. `None` if none waits, or if
+    /// this disk alone is busy.
+    pub fn waits_behind(&self) -> Option<String> {
+        match self.storage.share.wait_reason(self.id)? {
+            WaitReason::Behind(other) => self.storage.names().get(&other).cloned(),
+            WaitReason::Depth { .. } => None,
+        }
     }
 }
 
 impl Drop for StorageDisk {
     fn drop(&mut self) {
+        self.storage.names().remove(&self.id);
         self.storage.share.remove_disk(self.id);
     }
 }

@@ -46,7 +46,7 @@ fn beside_others(storage: &Arc<Storage>, work: impl FnOnce()) {
         for _ in 0..2 {
             scope.spawn(|| {
                 let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-                let storage_disk = storage.add_disk(DiskConfig::default()).unwrap();
+                let storage_disk = storage.add_disk("d", DiskConfig::default()).unwrap();
                 let disk = disk(dir.path(), OnFull::Wait, &storage_disk);
                 disk.activate().unwrap();
                 let client = Client::new(&disk);
@@ -70,7 +70,7 @@ fn a_disk_that_shares_its_storage_conforms() {
     for (piece, turn) in [(None, None), (piece(), None), (None, Some(Turn::DEFAULT))] {
         let storage = Storage::new(&profile(piece, turn)).unwrap();
         for on_full in [OnFull::Wait, OnFull::Error] {
-            let storage_disk = storage.add_disk(DiskConfig::default()).unwrap();
+            let storage_disk = storage.add_disk("d", DiskConfig::default()).unwrap();
             let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let disk = disk(dir.path(), on_full, &storage_disk);
             conformance::run(Arc::clone(&disk));

@@ -31,6 +31,8 @@ pub(crate) struct StorageDisks(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Id of the disk, for reports.
+    id: String,
     share: DiskShare,
     by_device: BTreeMap<u64, Arc<StorageDisk>>,
 }
@@ -40,10 +42,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl StorageDisks {
-    /// Creates the state of a disk with this share.
-    pub(crate) fn new(share: Option<DiskShare>) -> Arc<Self> {
-        let share = share.unwrap_or_default();
-        Arc::new(Self(Mutex::new(State { share, by_device: BTreeMap::new() })))
+    /// Creates the state of a disk with this id and share.
+    pub(crate) fn new(id: &str, share: Option<DiskShare>) -> Arc<Self> {
+        let (id, share) = (id.into(), share.unwrap_or_default());
+        Arc::new(Self(Mutex::new(State { id, share, by_device: BTreeMap::new() })))
     }
 
     /// Lets the scheduler of its storage dispatch the requests of a file, if there is one. Returns a
@@ -54,9 +56,9 @@ impl StorageDisks {
         let found = match state.by_device.get(&device) {
             Some(present) => Ok(Arc::clone(present)),
             None => match storage(device, name)? {
-                Ok(storage) => {
-                    storage.add_disk(config(state.share)).map_err(|error| error.to_string())
-                }
+                Ok(storage) => storage
+                    .add_disk(&state.id, config(state.share))
+                    .map_err(|error| error.to_string()),
                 Err(note) => Err(note),
             },
         };

@@ -86,7 +86,7 @@ impl<'a> TreeOpener<'a> {
         let open_files = open_files.into_iter();
         let (files, images, memory, journal, notes, refusal) = Default::default();
         let given = sources.storage_disks.clone();
-        let storage_disks = given.unwrap_or_else(|| StorageDisks::new(spec.share));
+        let storage_disks = given.unwrap_or_else(|| StorageDisks::new(&spec.id, spec.share));
         Self {
             spec,
             sources,

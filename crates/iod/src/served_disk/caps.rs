@@ -43,12 +43,13 @@ impl ServedDisk {
     pub fn share_report(&self) -> Option<ShareReport> {
         let tree = self.tree();
         let (share, storage_disk) = tree.storage_disks.report(&tree.files.first()?.disk)?;
-        let counts = storage_disk.counts();
+        let stats = storage_disk.stats();
         Some(ShareReport {
             share,
-            waited_seconds: counts.waited.as_secs_f64(),
-            waiting: counts.waiting,
-            splits: counts.splits,
+            waited_seconds: stats.waited_ns as f64 / 1e9,
+            waiting: stats.held,
+            behind: storage_disk.waits_behind(),
+            splits: stats.splits,
         })
     }
 

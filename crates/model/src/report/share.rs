@@ -14,6 +14,9 @@ pub struct ShareReport {
     pub waited_seconds: f64,
     /// Requests that wait now.
     pub waiting: u64,
+    /// Disk whose requests go first while those of this one wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
     /// Requests that went to the storage in pieces.
     pub splits: u64,
 }

@@ -153,3 +153,6 @@ fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
     let ns = u128::from(bytes) * u128::from(SECOND) / u128::from(bytes_per_second.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

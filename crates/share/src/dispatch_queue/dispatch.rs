@@ -3,7 +3,9 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use super::{Dispatch, DispatchQueue};
+use super::held::{Counted, Place};
+use super::{Dispatch, DispatchQueue, Sent};
+use crate::charge::TURN_KEY;
 use crate::profile::{Op, OpKind};
 use crate::share::DiskId;
 use crate::state::{DiskCell, NO_KEY, ReactorCell};
@@ -12,15 +14,14 @@ use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
 const DISCARDS_MAX: u64 = 2;
-/// Size of a piece on a busy device, in pieces of the profile.
+/// Size of a piece, in pieces of the profile, while more than half of the depth is in flight: others
+/// keep the device busy.
 const BUSY_PIECES: u64 = 8;
 /// Divisor of the knee by which a reactor may be ahead of one with a lower key: fewer wake-ups.
 const LEAD: u64 = 8;
 /// Device time that floors may get for each that others get by weight: floors beyond the storage
 /// starve no disk.
 const FLOOR_SHARE: u64 = 4;
-/// Key of the disk whose turn it is.
-const TURN_KEY: u64 = 0;
 
 impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Returns the next piece to send now. `None` if nothing is held, there is no room, or another
@@ -85,7 +86,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     }
 
     /// Returns the lowest key, and its disk.
-    fn lowest(&mut self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
+    fn lowest(&self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
         let state = self.share.state();
         let key = |disk: DiskId| {
             if self.profile.turn.is_some() && turn::is_turn(state, disk, now) {
@@ -93,10 +94,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             }
             charge::key(state.disk(disk.slot()), floors, now)
         };
-        let has_next = |disk: DiskId| {
-            discards || self.disks.get(disk.slot()).is_some_and(|d| d.has_requests())
-        };
-        let disks = self.backlogged.iter().copied().filter(|disk| has_next(*disk));
+        let has_next = |disk: &DiskId| self.next_place(*disk, discards).is_some();
+        let disks = self.backlogged.iter().copied().filter(has_next);
         disks.map(|disk| (key(disk), disk)).min()
     }
 
@@ -120,21 +119,24 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         survey: &Survey,
         now: u64,
     ) -> Result<Option<Dispatch<K>>, NoDiscardSlot> {
-        let Some((op, bytes)) = self.next_piece(disk, discards, survey) else { return Ok(None) };
-        let discard = op.kind == OpKind::Discard;
-        if discard && !self.claim_discard(survey, now) {
+        let Some(place) = self.next_place(disk, discards) else { return Ok(None) };
+        if matches!(place, Place::Discard) && !self.claim_discard(survey, now) {
             return Err(NoDiscardSlot);
         }
+        let (depth, split) = (self.depth(), self.profile.piece);
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
-        let Some(request) = held.front_mut(discards) else { return Ok(None) };
-        let (key, offset) = (request.key, request.sent);
-        request.sent += bytes;
-        request.pieces += 1;
-        let (pieces, waited) = (request.pieces, now.saturating_sub(request.since));
-        let last = request.sent >= op.bytes;
+        let Some(request) = held.get_mut(place) else { return Ok(None) };
+        let (key, op, offset) = (request.key, request.op, request.sent);
+        let left = op.bytes - offset;
+        if let Some(piece) = split.filter(|_| request.piece == 0 && !request.op.whole) {
+            let few = survey.in_flight.ns <= depth / 2;
+            request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
+        }
+        let bytes = if request.piece == 0 { left } else { left.min(request.piece) };
+        let Some(counted) = held.count_piece(place, bytes) else { return Ok(None) };
+        let last = counted.last;
         if last {
-            held.pop(discards);
-            self.finish(disk, pieces, waited);
+            self.finish(disk, counted, now);
         }
         let cost = self.profile.cost(Op { bytes, ..op });
         self.charge(disk, Part { cost, bytes, last, by_floor }, survey, now);
@@ -144,24 +146,18 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if self.profile.turn.is_some() {
             turn::count(self.share.state(), bytes, cost);
         }
-        let permit = self.take_token(disk, cost, survey.costs, discard, now);
+        let request = if last { 0 } else { counted.number };
+        let discard = op.kind == OpKind::Discard;
+        let sent = Sent { disk, cost, ahead: survey.costs, discard, request };
+        let permit = self.take_token(sent, now);
         Ok(Some(Dispatch { permit, disk, key, offset, bytes, last }))
     }
 
-    /// Returns the operation of the next request, and the bytes of its next piece: the profile's
-    /// while at most half of the depth is in flight, otherwise a multiple of it, because others keep
-    /// the device busy. A request that begins with small pieces goes on with them.
-    fn next_piece(&mut self, disk: DiskId, discards: bool, survey: &Survey) -> Option<(Op, u64)> {
-        let depth = self.depth();
-        let request = self.disks.get_mut(disk.slot())?.front_mut(discards)?;
-        let left = request.op.bytes - request.sent;
-        let piece = self.profile.piece.filter(|_| !request.op.whole);
-        let Some(piece) = piece else { return Some((request.op, left)) };
-        if request.piece == 0 {
-            let few = survey.in_flight.ns <= depth / 2;
-            request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
-        }
-        Some((request.op, left.min(request.piece)))
+    /// Returns the place of the disk's next request. The pieces of one request get half of a knee at
+    /// most, unless no other disk is active: a request that hangs holds no other.
+    fn next_place(&self, disk: DiskId, discards: bool) -> Option<Place> {
+        let limit = if self.share.is_sole(disk) { u64::MAX } else { self.profile.knee_ns / 2 };
+        self.disks.get(disk.slot())?.next(discards, limit)
     }
 
     /// Takes one of the places of discards in flight, in the order in which reactors wait. Two
@@ -172,7 +168,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         let waits = own.reactor(waits);
         let since = Some(waits.load(Relaxed)).filter(|since| *since > 0).unwrap_or(now.max(1));
         let present = count.load(Relaxed);
-        order::publish(count, present + 1);
+        order::publish(count, present.saturating_add(1));
         let first = survey.discard_waits.is_none_or(|other| (since, self.reactor.slot()) < other);
         let fits = first && self.survey(now).discards <= DISCARDS_MAX;
         waits.store(if fits { 0 } else { since }, Relaxed);
@@ -183,11 +179,11 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     }
 
     /// Counts a request of which all is sent.
-    fn finish(&mut self, disk: DiskId, pieces: u64, waited: u64) {
+    fn finish(&mut self, disk: DiskId, counted: Counted, now: u64) {
         let slot = self.share.disk(disk);
         slot.disk(DiskCell::Held).fetch_sub(1, AcqRel);
-        slot.disk(DiskCell::Waited).fetch_add(waited, Relaxed);
-        if pieces > 1 {
+        slot.disk(DiskCell::Waited).fetch_add(now.saturating_sub(counted.since), Relaxed);
+        if counted.pieces > 1 {
             slot.disk(DiskCell::Splits).fetch_add(1, Relaxed);
         }
         if self.disks.get(disk.slot()).is_none_or(|held| held.is_empty()) {

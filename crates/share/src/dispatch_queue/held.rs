@@ -15,8 +15,31 @@ pub(super) struct HeldRequest<K> {
     pub(super) piece: u64,
     /// Number of pieces dispatched.
     pub(super) pieces: u64,
+    /// Number of the request in its queue, and tokens of its pieces in flight.
+    pub(super) number: u64,
+    pub(super) in_flight: u64,
     pub(super) since: u64,
     pub(super) cost: u64,
+}
+
+/// Place of a request among those of a disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Request(usize),
+    /// The first discard.
+    Discard,
+}
+
+/// Piece that was counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// Number of the request's pieces so far.
+    pub(super) pieces: u64,
+    /// Number of the request.
+    pub(super) number: u64,
+    pub(super) since: u64,
+    /// True if no piece follows.
+    pub(super) last: bool,
 }
 
 /// Requests of a disk that one reactor holds. Discards have a queue of their own, so that others
@@ -25,7 +48,7 @@ pub(super) struct HeldRequest<K> {
 pub(super) struct HeldRequests<K> {
     requests: VecDeque<HeldRequest<K>>,
     discards: VecDeque<HeldRequest<K>>,
-    /// Device time of all.
+    /// Device time of those of which nothing is sent.
     pub(super) cost: u64,
 }
 
@@ -44,10 +67,6 @@ impl<K> HeldRequests<K> {
         (self.requests.len() + self.discards.len()) as u64
     }
 
-    pub(super) fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
-    }
-
     pub(super) fn push(&mut self, request: HeldRequest<K>) {
         self.cost += request.cost;
         let discard = request.op.kind == OpKind::Discard;
@@ -55,34 +74,71 @@ impl<K> HeldRequests<K> {
         queue.push_back(request);
     }
 
+    /// Returns the place of the next request: the oldest whose pieces in flight have less than
+    /// `tokens`. `discards` is whether it may be a discard.
+    pub(super) fn next(&self, discards: bool, tokens: u64) -> Option<Place> {
+        let request = self.requests.iter().position(|request| request.in_flight < tokens);
+        let since = |place: usize| self.requests.get(place).map(|request| request.since);
+        let discard = self.discards.front().filter(|_| discards);
+        match (request, discard) {
+            (Some(place), Some(discard)) if since(place).is_some_and(|at| at <= discard.since) => {
+                Some(Place::Request(place))
+            }
+            (_, Some(_)) => Some(Place::Discard),
+            (place, None) => place.map(Place::Request),
+        }
+    }
+
     /// Removes the requests whose key matches. Returns their number.
     pub(super) fn cancel(&mut self, matches: impl Fn(&K) -> bool) -> u64 {
         let before = self.len();
         self.requests.retain(|request| !matches(&request.key));
         self.discards.retain(|request| !matches(&request.key));
-        self.cost = self.requests.iter().chain(&self.discards).map(|request| request.cost).sum();
+        let unsent = self.requests.iter().chain(&self.discards).filter(|one| one.pieces == 0);
+        self.cost = unsent.map(|request| request.cost).sum();
         before - self.len()
     }
 
-    /// Returns the queue whose first request goes next: the older one.
-    fn next_queue(&mut self, discards: bool) -> &mut VecDeque<HeldRequest<K>> {
-        let since = |queue: &VecDeque<HeldRequest<K>>| queue.front().map(|first| first.since);
-        let discard = match (since(&self.requests), since(&self.discards)) {
-            (Some(request), Some(discard)) => discards && discard < request,
-            (request, _) => request.is_none() && discards,
-        };
-        if discard { &mut self.discards } else { &mut self.requests }
+    pub(super) fn get_mut(&mut self, place: Place) -> Option<&mut HeldRequest<K>> {
+        match place {
+            Place::Request(at) => self.requests.get_mut(at),
+            Place::Discard => self.discards.front_mut(),
+        }
     }
 
-    /// Returns the next request. `discards` is whether it may be a discard.
-    pub(super) fn front_mut(&mut self, discards: bool) -> Option<&mut HeldRequest<K>> {
-        self.next_queue(discards).front_mut()
+    /// Counts a piece of a request. Returns the request's number of pieces so far. The request is
+    /// removed after its last one.
+    pub(super) fn count_piece(&mut self, place: Place, bytes: u64) -> Option<Counted> {
+        let request = self.get_mut(place)?;
+        request.sent += bytes;
+        request.pieces += 1;
+        let (pieces, cost) = (request.pieces, request.cost);
+        let (number, since, last) =
+            (request.number, request.since, request.sent >= request.op.bytes);
+        if pieces == 1 {
+            self.cost -= cost;
+        }
+        match place {
+            Place::Request(at) if last => drop(self.requests.remove(at)),
+            Place::Discard if last => drop(self.discards.pop_front()),
+            Place::Request(_) | Place::Discard => {}
+        }
+        Some(Counted { pieces, number, since, last })
     }
 
-    /// Removes the next request.
-    pub(super) fn pop(&mut self, discards: bool) -> Option<HeldRequest<K>> {
-        let request = self.next_queue(discards).pop_front()?;
-        self.cost -= request.cost;
-        Some(request)
+    /// Takes the token of a piece for its request, of which more pieces follow.
+    pub(super) fn take(&mut self, number: u64, token: u64) {
+        self.by_number(number).into_iter().for_each(|request| request.in_flight += token);
+    }
+
+    /// Returns the token of a piece to its request, if more pieces follow.
+    pub(super) fn complete(&mut self, number: u64, token: u64) {
+        let request = self.by_number(number);
+        request.into_iter().for_each(|request| request.in_flight -= token.min(request.in_flight));
+    }
+
+    /// A queue holds few requests, so this is a short search.
+    fn by_number(&mut self, number: u64) -> Option<&mut HeldRequest<K>> {
+        self.requests.iter_mut().find(|request| request.number == number)
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Operation {
     /// Latency to expect of it.
     pub(super) expected: u64,
     pub(super) discard: bool,
+    /// Number of the request whose piece it is; 0 for a whole request.
+    pub(super) request: u64,
 }
 
 /// Operations in flight, by the number in their permit.

@@ -14,7 +14,7 @@ use crate::profile::{Op, OpKind, Profile};
 use crate::share::{DiskId, ReactorId, Share};
 use crate::state::{DiskCell, Header, ReactorCell, State, Tokens};
 use crate::survey::Survey;
-use crate::{charge, order, turn};
+use crate::{charge, order, state, turn};
 use dispatch::Part;
 use held::{HeldRequest, HeldRequests};
 use in_flight::{InFlight, Operation};
@@ -89,11 +89,25 @@ pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
     /// Disks with held requests.
     backlogged: Vec<DiskId>,
     in_flight: InFlight,
+    /// Requests held so far.
+    requests: u64,
     /// Reactors to wake, one bit each.
     kicks: u64,
     last_now: u64,
     /// Time of the next look at old operations and at the latency window.
     next_window: u64,
+}
+
+/// Operation that goes to the storage.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    disk: DiskId,
+    cost: u64,
+    /// Device time in flight before it.
+    ahead: u64,
+    discard: bool,
+    /// Number of the request, if more pieces of it follow; otherwise 0.
+    request: u64,
 }
 
 impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
@@ -113,6 +127,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             disks: Vec::new(),
             backlogged: Vec::new(),
             in_flight: InFlight::default(),
+            requests: 0,
             kicks: 0,
             last_now: 0,
             next_window: 0,
@@ -144,9 +159,10 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             charge::add_debt(self.share.disk(disk), cost);
             let discard = op.kind == OpKind::Discard;
             let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
-            own.store(own.load(Relaxed) + u64::from(discard), Relaxed);
+            state::add(own, discard.into());
             let ahead = self.survey(now).costs;
-            return Submitted::Send(self.take_token(disk, cost, ahead, discard, now));
+            let sent = Sent { disk, cost, ahead, discard, request: 0 };
+            return Submitted::Send(self.take_token(sent, now));
         }
         if let Some(permit) = self.send_at_once(disk, op, cost, now) {
             return Submitted::Send(permit);
@@ -166,13 +182,14 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return None;
         }
         // Below half of the knee the storage is not contended: nothing is charged.
-        if used + cost > self.depth() / 2 {
+        if used.saturating_add(cost) > self.depth() / 2 {
             let slot = self.share.disk(disk);
             charge::lift(slot, survey.virtual_time, self.credit());
             let part = Part { cost, bytes: op.bytes, last: true, by_floor: false };
             self.charge(disk, part, &survey, now);
         }
-        Some(self.take_token(disk, cost, survey.costs, false, now))
+        let sent = Sent { disk, cost, ahead: survey.costs, discard: false, request: 0 };
+        Some(self.take_token(sent, now))
     }
 
     fn hold(&mut self, disk: DiskId, op: Op, cost: u64, key: K, now: u64) -> Submitted {
@@ -181,13 +198,25 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         }
         let credit = self.credit();
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Submitted::Full };
-        if !held.is_empty() && held.cost + cost > credit {
+        if held.cost > 0 && held.cost + cost > credit {
             return Submitted::Full;
         }
         if held.is_empty() {
             self.backlogged.push(disk);
         }
-        held.push(HeldRequest { key, op, sent: 0, piece: 0, pieces: 0, since: now, cost });
+        self.requests += 1;
+        let number = self.requests;
+        held.push(HeldRequest {
+            key,
+            op,
+            sent: 0,
+            piece: 0,
+            pieces: 0,
+            number,
+            in_flight: 0,
+            since: now,
+            cost,
+        });
         let state = self.share.state();
         let slot = state.disk(disk.slot());
         if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 {
@@ -221,21 +250,19 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
 
     fn complete_counted(&mut self, at: u32, now: u64) {
         let Some(operation) = self.in_flight.remove(at) else { return };
-        let state = self.share.state();
-        let own = state.reactor(self.reactor.slot());
-        let add = |cell, value: u64| {
-            let cell = own.reactor(cell);
-            cell.store(cell.load(Relaxed).wrapping_add(value), Relaxed);
-        };
+        let own = self.share.reactor(self.reactor);
+        let add = |cell, value: u64| state::add(own.reactor(cell), value);
         let latency = now.saturating_sub(operation.sent_at);
         add(ReactorCell::Latency, latency);
         add(ReactorCell::Expected, operation.expected);
         add(ReactorCell::Costs, operation.cost.wrapping_neg());
-        add(ReactorCell::GivenBack, operation.given_back.wrapping_neg());
         add(ReactorCell::Discards, u64::from(operation.discard).wrapping_neg());
         self.free(operation.disk, Tokens::one(operation.token));
+        if let Some(held) = self.disks.get_mut(operation.disk.slot()) {
+            held.complete(operation.request, operation.token + operation.given_back);
+        }
         if let Some(kind) = self.profile.turn {
-            turn::complete(state, kind, operation.disk, now);
+            turn::complete(self.share.state(), kind, operation.disk, now);
         }
     }
 
@@ -249,28 +276,32 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         });
     }
 
-    /// Takes the token of an operation, at most [`Profile::token_max`]. `ahead` is the device time in flight.
-    fn take_token(
-        &mut self,
-        disk: DiskId,
-        cost: u64,
-        ahead: u64,
-        discard: bool,
-        now: u64,
-    ) -> Permit {
+    /// Takes the token of an operation, at most [`Profile::token_max`].
+    fn take_token(&mut self, sent: Sent, now: u64) -> Permit {
+        let Sent { disk, cost, ahead, discard, request } = sent;
         let token = cost.min(self.profile.token_max());
         let own = self.share.reactor(self.reactor);
         let tokens = own.reactor(ReactorCell::Tokens);
         let taken = Tokens::from_bits(tokens.load(Relaxed)).plus(Tokens::one(token));
         tokens.store(taken.bits(), Release);
-        let slot = self.share.disk(disk);
-        slot.disk(DiskCell::InFlight).fetch_add(Tokens::one(token).bits(), AcqRel);
-        let costs = own.reactor(ReactorCell::Costs);
-        costs.store(costs.load(Relaxed).saturating_add(cost), Relaxed);
+        state::add(own.reactor(ReactorCell::Costs), cost);
+        self.share.disk(disk).disk(DiskCell::InFlight).fetch_add(Tokens::one(token).bits(), AcqRel);
+        if request > 0
+            && let Some(held) = self.disks.get_mut(disk.slot())
+        {
+            held.take(request, token);
+        }
         let expected = self.profile.latency_ns.max(ahead.saturating_add(cost));
-        let operation =
-            Operation { disk, sent_at: now, token, given_back: 0, cost, expected, discard };
-        Permit(self.in_flight.insert(operation))
+        Permit(self.in_flight.insert(Operation {
+            disk,
+            sent_at: now,
+            token,
+            given_back: 0,
+            cost,
+            expected,
+            discard,
+            request,
+        }))
     }
 
     /// Returns a reactor to wake. Each is returned once.
@@ -357,12 +388,10 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Gives back the tokens of old operations, half of a knee at a time.
     fn give_back(&mut self, now: u64) {
         let (given, cost) = self.in_flight.give_back(self.profile.knee_ns / 2, now);
-        let costs = self.share.reactor(self.reactor).reactor(ReactorCell::Costs);
-        costs.store(costs.load(Relaxed).saturating_sub(cost), Relaxed);
+        let own = self.share.reactor(self.reactor);
+        state::add(own.reactor(ReactorCell::Costs), cost.wrapping_neg());
         for (disk, token) in given {
             self.free(disk, Tokens { count: 0, ns: token });
-            let given = self.share.reactor(self.reactor).reactor(ReactorCell::GivenBack);
-            given.store(given.load(Relaxed) + token, Relaxed);
         }
     }
 }
@@ -384,3 +413,6 @@ impl<M: AsRef<[AtomicU64]>, K> Drop for DispatchQueue<M, K> {
         state.release_reactor(self.reactor.slot());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,3 +177,6 @@ impl Profile {
         profile.check().map(|()| profile)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ fn scenario(seed: u64) -> Scenario {
     scenario.reactors = random.range(1, 8) as usize;
     scenario.warm_up_ns = 2 * MS;
     scenario.length_ns = if spins { 10 * SECOND } else { 2 * SECOND };
-    scenario.commands_max = 3_000;
+    scenario.commands_max = 2_000;
     scenario.stalls = if random.one_in(2) { STALL } else { 0 };
     let floors = random.one_in(4);
     for _ in 0..random.range(1, 24) {
@@ -72,9 +72,10 @@ fn workload(random: &mut Random, reactors: u64) -> Workload {
 
 /// Returns the longest time that a disk may wait.
 ///
-/// A disk that waits is passed by others until their tags are above its own. Its own tag is at most
-/// its last request and its debt ahead of virtual time; another one's is at most the credit and its
-/// last request behind it. On a device that seeks, each of these requests may be a whole turn.
+/// A disk that waits is passed by others until their tags are above its own. Its own tag is ahead of
+/// virtual time by at most its last request and its debt. Virtual time itself is ahead of another
+/// disk's tag by at most the credit and the largest step of any disk: the piece of a disk of little
+/// weight. On a device that seeks, each of these requests may be a whole turn.
 fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     let longest = profile.turn.map_or(0, |kind| turn::longest(profile, kind));
     let credit = longest.max(profile.knee_ns / 4) + profile.knee_ns / 8;
@@ -86,7 +87,8 @@ fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     // Debt: all urgent writes and flushes that may be in flight at once.
     let urgent = workload.mix[2] + workload.mix[3] > 0;
     let own = cost(workload) * if urgent { 1 + workload.depth } else { 1 };
-    let lag = (own * 100 / config.weight + credit) as u128;
+    let step = scenario.disks.iter().map(|(config, workload)| cost(workload) * 100 / config.weight);
+    let lag = u128::from(own * 100 / config.weight + credit + step.max().unwrap_or(0));
     let others = scenario.disks.iter().enumerate().filter(|(other, _)| *other != at);
     let service = others.map(|(_, (config, workload))| {
         let urgent = workload.mix[2] + workload.mix[3] > 0;
@@ -98,13 +100,9 @@ fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     // Beside floors, a fifth of the time goes by weight. Random places and small depths make a
     // device slower than its profile.
     let floors = scenario.disks.iter().any(|(c, _)| c.floor_bytes + c.floor_requests > 0);
-    let factor = if floors { 5 } else { 1 } * 3;
     let hung = scenario.disks.iter().any(|(_, workload)| workload.hangs.is_some());
-    let hung = if hung { 1_300 * MS } else { 0 };
-    (service + 2 * profile.latency_ns) * factor * 100 / slowest
-        + 3 * MS
-        + 2 * scenario.stalls
-        + hung
+    let factor = if floors { 5 } else { 1 } * if hung { 2 } else { 1 } * 2;
+    (service + 2 * profile.latency_ns) * factor * 100 / slowest + 3 * MS + 2 * scenario.stalls
 }
 
 fn check(seed: u64) -> [u64; 3] {
@@ -113,6 +111,10 @@ fn check(seed: u64) -> [u64; 3] {
     let profile = scenario.profile.expect("a scenario with a scheduler");
     let mut tightest = 0;
     for (at, disk) in report.disks.iter().enumerate() {
+        // A request that hangs is not dispatched to its end.
+        if scenario.disks[at].1.hangs.is_some() {
+            continue;
+        }
         let bound = wait_bound(&scenario, &profile, at);
         tightest = tightest.max(disk.longest_wait * 100 / bound);
         assert!(
@@ -137,8 +139,10 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
     if floors || profile.turn.is_some() {
         return 0;
     }
-    let backlogged =
-        || report.disks.iter().zip(&scenario.disks).filter(|(disk, _)| disk.backlogged);
+    let backlogged = || {
+        let disks = report.disks.iter().zip(&scenario.disks);
+        disks.filter(|(disk, (_, workload))| disk.backlogged && workload.hangs.is_none())
+    };
     let steps = backlogged().map(|(_, (config, workload))| {
         let cost = profile.cost(Op::new(OpKind::Write, workload.bytes));
         cost * 100 / config.weight
@@ -157,37 +161,10 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
 fn no_disk_starves_and_no_token_is_idle_in_random_scenarios() {
     let count = if is_soak() { 100_000 } else { 2_000 };
     let mut most = [0; 3];
-    if let Ok(seed) = std::env::var("SEED") {
-        let scenario = scenario(seed.parse().unwrap());
-        println!(
-            "{:?} {:?} reactors {} stalls {}",
-            scenario.device, scenario.profile, scenario.reactors, scenario.stalls
-        );
-        let report = scenario.run();
-        for (at, (disk, report)) in scenario.disks.iter().zip(&report.disks).enumerate() {
-            println!(
-                "{at} {disk:?} wait {} us bound {} bytes {} n {} served {} {} ",
-                report.longest_wait / US,
-                wait_bound(&scenario, &scenario.profile.unwrap(), at) / US,
-                report.bytes,
-                report.requests,
-                report.served,
-                report.backlogged
-            );
-        }
-        println!("counted {}", report.counted_ns / US);
-        return;
-    }
-    let mut failed = 0;
     for seed in 0..count {
-        if std::panic::catch_unwind(|| check(seed)).is_err() {
-            failed += 1;
-            continue;
-        }
         let seen = check(seed);
         (0..3).for_each(|at| most[at] = most[at].max(seen[at]));
     }
-    println!("failed {failed}");
     println!(
         "most of the bounds: wait {}%, free tokens {} us, weights {}%",
         most[0], most[1], most[2]

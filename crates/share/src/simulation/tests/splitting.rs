@@ -1,6 +1,6 @@
 //! Splitting, and settings that are found without search.
 
-use super::{CONNECTIONS, KIB, MIB, NETWORK, SECOND, profile};
+use super::{CONNECTIONS, KIB, MIB, NETWORK, SECOND, length, profile};
 use crate::device::{DeviceConfig, Flash, Model};
 use crate::profile::{OpKind, Piece, Profile};
 use crate::simulation::calibrate::sample;
@@ -20,7 +20,7 @@ fn rate(
 ) -> f64 {
     let mut scenario = Scenario::new(device.clone(), Some(profile));
     scenario.warm_up_ns = from_ns;
-    scenario.length_ns = from_ns + SECOND;
+    scenario.length_ns = from_ns + length(SECOND, SECOND / 4);
     (0..disks).for_each(|_| scenario.add(100, workload.clone()));
     scenario.run().total()
 }
@@ -37,8 +37,8 @@ fn striped_flash_gains_from_splitting() {
     let device = DeviceConfig::from(STRIPED);
     let profile = profile(STRIPED);
     let large = Workload { think_ns: 0, ..Workload::reads(512 * KIB, 1) };
-    let split = rate(&device, profile, 1, &large, SECOND);
-    let unsplit = rate(&device, whole(profile), 1, &large, SECOND);
+    let split = rate(&device, profile, 1, &large, SECOND / 4);
+    let unsplit = rate(&device, whole(profile), 1, &large, SECOND / 4);
     assert!(split >= 1.6 * unsplit, "split {split}, whole {unsplit}");
     let counts = [1, 2, 4, 8, 16, 32, 64, 128];
     let best = |cells: [f64; 8]| cells.into_iter().fold(0.0, f64::max);
@@ -67,8 +67,8 @@ fn splitting_never_costs_throughput() {
         for (disks, depth) in [(1, 1), (1, 4), (1, 16), (10, 1), (10, 16)] {
             for bytes in [128 * KIB, 512 * KIB, 4 * MIB] {
                 let workload = Workload::reads(bytes, depth);
-                let split = rate(&device, profile, disks, &workload, SECOND);
-                let unsplit = rate(&device, whole(profile), disks, &workload, SECOND);
+                let split = rate(&device, profile, disks, &workload, SECOND / 4);
+                let unsplit = rate(&device, whole(profile), disks, &workload, SECOND / 4);
                 println!(
                     "{disks} disks of {depth} x {bytes}: split {:.0}, whole {:.0}",
                     split / 1e6,
@@ -96,9 +96,13 @@ fn assert_near_best(device: &DeviceConfig, profile: Profile, from_ns: u64) {
             let profile = Profile { knee_ns, piece, latency_ns: 5 * SECOND, ..profile };
             rate(device, profile, disks, &workload, from_ns)
         };
-        let pieces = [None, Some(16 * KIB), Some(64 * KIB), Some(256 * KIB), Some(MIB)];
-        let settings = [25, 50, 100, 200, 400].into_iter();
-        let settings = settings.flat_map(|percent| pieces.map(|bytes| (percent, bytes)));
+        // Pieces as large as a request change nothing.
+        let pieces = [16 * KIB, 64 * KIB, 256 * KIB, MIB].into_iter();
+        let pieces = pieces.filter(|bytes| *bytes < workload.bytes).map(Some).chain([None]);
+        let pieces: Vec<_> = pieces.collect();
+        let settings = [50, 100, 200].into_iter();
+        let settings =
+            settings.flat_map(|percent| pieces.iter().map(move |piece| (percent, *piece)));
         let best = settings.map(|(percent, bytes)| (fixed(percent, bytes), percent, bytes));
         let best = best.max_by(|a, b| a.0.total_cmp(&b.0)).expect("settings");
         let found = rate(device, profile, disks, &workload, from_ns);
@@ -115,20 +119,21 @@ fn assert_near_best(device: &DeviceConfig, profile: Profile, from_ns: u64) {
 #[test]
 fn connections_with_a_limit_are_used_side_by_side() {
     let model = Model::Pipe(CONNECTIONS);
-    assert_near_best(&model.into(), profile(model), SECOND);
+    assert_near_best(&model.into(), profile(model), SECOND / 2);
 }
 
 #[test]
 fn network_storage_has_enough_in_flight() {
     let model = Model::Pipe(NETWORK);
-    assert_near_best(&model.into(), profile(model), SECOND);
+    assert_near_best(&model.into(), profile(model), SECOND / 2);
 }
 
 #[test]
 fn a_degraded_device_is_used_well_two_seconds_later() {
     for model in [STRIPED, Model::Pipe(crate::device::Pipe::ARRAY), Model::Pipe(NETWORK)] {
-        // A quarter of the speed from the second second on.
-        let device = DeviceConfig { model, speeds: vec![(SECOND, 25)] };
-        assert_near_best(&device, profile(model), 3 * SECOND);
+        // A quarter of the speed from the first tenth of a second on.
+        let from = SECOND / 10;
+        let device = DeviceConfig { model, speeds: vec![(from, 25)] };
+        assert_near_best(&device, profile(model), from + 2 * SECOND);
     }
 }
