@@ -47,6 +47,7 @@ pub fn profile(device: StorageDevice, cells: &[CellReport]) -> Option<StoragePro
         reads: read_cost,
         writes: write_cost,
         knee_ns: knee_ns.max(alone.p50_ns),
+        requests_min: reads.enough_large().max(writes.enough_large()).max(1),
         latency_ns: alone.p50_ns,
         piece_bytes: piece.map(|(bytes, _)| bytes),
         piece_gain_percent: piece.map_or(0, |(_, gain)| ((gain - 1.0) * 100.0) as u32),
@@ -90,6 +91,12 @@ impl Direction {
         let enough = self.best(bytes)?.bytes_per_second as f64 * NEAR_BEST;
         let cells = self.of_size(bytes).filter(|cell| cell.bytes_per_second as f64 >= enough);
         cells.map(|cell| cell.depth).min()
+    }
+
+    /// Returns the smallest depth at which large requests are about as fast as the best.
+    fn enough_large(&self) -> u32 {
+        let large = self.sizes().into_iter().filter(|bytes| SPLIT_BYTES.contains(bytes));
+        large.filter_map(|bytes| self.enough_depth(bytes)).max().unwrap_or(0)
     }
 
     /// Returns the cell of one small request at a time.
@@ -219,6 +226,7 @@ mod tests {
         // 16 writes of the largest size of which the matrix has more than 16 at a time.
         assert!(near(found.knee_ns, 3.0 * (80_000.0 + 0.5 * 131_072.0)), "{found:?}");
         assert!(near(found.latency_ns, 82_048.0) && !found.seeks, "{found:?}");
+        assert_eq!(found.requests_min, 16, "{found:?}");
         // 16 pieces of 64 KiB use all channels.
         assert!(found.piece_bytes.is_some() && found.piece_gain_percent > 100, "{found:?}");
     }

@@ -114,6 +114,8 @@ pub struct StorageProfile {
     /// Smallest device time of requests in flight that gives 95% of the best throughput, in
     /// nanoseconds.
     pub knee_ns: u64,
+    /// Number of large requests at a time that gives 95% of the best throughput.
+    pub requests_min: u32,
     /// Median time of a 4 KiB read, or of the smallest possible one, alone, in nanoseconds.
     pub latency_ns: u64,
     /// Size in bytes into which large requests are split while few are in flight, if that pays.
@@ -272,6 +274,7 @@ mod tests {
             reads: RequestCost { request_ns: 10_000, mib_ns: 0 },
             writes: RequestCost { request_ns: 20_000, mib_ns: 0 },
             knee_ns: 100_000,
+            requests_min: 2,
             latency_ns: 80_000,
             piece_bytes: None,
             piece_gain_percent: 0,

@@ -17,7 +17,7 @@ use share::{Cost, DiskConfig, Piece, Profile, Turn};
 
 /// Longest profile that is read, in bytes.
 const MAX_PROFILE_BYTES: u64 = 64 << 10;
-/// Requests at a time that every storage gets, however large they are.
+/// Least number of requests at a time that the scheduler takes.
 const REQUESTS_MIN: u64 = 2;
 /// Cost of a flush in costs of a write.
 const FLUSH_WRITES: u64 = 4;
@@ -170,7 +170,7 @@ fn scheduler_profile(profile: &StorageProfile) -> Profile {
         flush_ns: profile.writes.request_ns.saturating_mul(FLUSH_WRITES),
         knee_ns: profile.knee_ns,
         latency_ns: profile.latency_ns.saturating_add(profile.knee_ns),
-        requests_min: REQUESTS_MIN,
+        requests_min: u64::from(profile.requests_min).max(REQUESTS_MIN),
         piece,
         turn: profile.seeks.then_some(Turn::DEFAULT),
     }
@@ -188,6 +188,7 @@ mod tests {
             reads: cost,
             writes: cost,
             knee_ns: 100_000,
+            requests_min: 1,
             latency_ns: 80_000,
             piece_bytes: Some(65_536),
             piece_gain_percent: 40,
