@@ -8,13 +8,14 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 25] = [
+const LAYERS: [(&str, &[&str]); 26] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
-    ("disk", &["memory", "reactor"]),
+    ("share", &[]),
+    ("disk", &["memory", "reactor", "share"]),
     ("blk", &["error-causes", "memory", "virtq", "disk", "reactor"]),
     ("net", &[]),
     ("tap", &["memory", "net", "reactor"]),
@@ -44,6 +45,7 @@ const LAYERS: [(&str, &[&str]); 25] = [
             "image",
             "mapped",
             "calibrate",
+            "share",
             "model",
             "service-manager",
             "logging",
@@ -61,7 +63,8 @@ const LAYERS: [(&str, &[&str]); 25] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 14] = [
+const DATA_PLANE: [&str; 15] = [
+    "share",
     "memory",
     "virtq",
     "reactor",
