@@ -32,6 +32,8 @@ struct Guest {
     offered: u16,
     left: u64,
     total: u64,
+    /// Whether requests do not end at once.
+    waits: bool,
     device: BlkDevice,
 }
 
@@ -40,8 +42,9 @@ impl Poller for Guest {
         let mut used = [0; 2];
         self.used.peek(&mut used);
         if u16::from_le_bytes(used) != self.offered {
-            if self.left + u64::from(self.depth) >= self.total {
-                // The thread of a map loads it for the first requests. Polls would be counted.
+            if self.waits || self.left + u64::from(self.depth) >= self.total {
+                // The storage takes its time, and the thread of a map loads it for the first requests.
+                // Polls would be counted.
                 std::thread::sleep(Duration::from_millis(1));
             }
             return PollOutcome::Busy;
@@ -91,6 +94,7 @@ pub(crate) fn run(args: &[String]) -> ! {
     disk.activate().unwrap();
     let (id, serial) = (name.clone(), String::new());
     let record = record == "on";
+    let waits = matches!(name.as_str(), "direct" | "shared");
     let device = BlkDevice::new(
         disk,
         &DeviceOptions { id, queues: 1, serial, poll: PollPolicy::default(), record },
@@ -112,7 +116,7 @@ pub(crate) fn run(args: &[String]) -> ! {
         device.start_queue_here(context, start, Arc::new(|_| {})).unwrap();
         let index = |at: u64| Buffers::from_mapping(&mapping, at as usize + 2, 2).unwrap();
         let (avail, used) = (index(config.avail), index(config.used));
-        let guest = Guest { avail, used, depth, offered: 0, left, total: left, device };
+        let guest = Guest { avail, used, depth, offered: 0, left, total: left, waits, device };
         context.add_poller(None, |_| Ok::<_, ()>(guest)).unwrap();
     };
     let _reactor = Reactor::spawn_with("path", first).unwrap();

@@ -37,6 +37,12 @@ impl ReactorId {
 }
 
 impl DiskId {
+    /// Returns the mark of the disk in [`Share::sole`].
+    #[inline]
+    pub fn mark(self) -> u64 {
+        u64::from(self.0) + 1
+    }
+
     /// Returns the number of the slot, below [`DISKS_MAX`].
     pub fn slot(self) -> usize {
         self.0.into()
@@ -184,8 +190,15 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
 
     /// Returns whether only this disk is active.
     #[inline]
-    pub fn is_sole(&self, disk: DiskId) -> bool {
-        self.state().header(Header::Sole).load(Relaxed) == u64::from(disk.0) + 1
+    pub(crate) fn is_sole(&self, disk: DiskId) -> bool {
+        self.sole() == disk.mark()
+    }
+
+    /// Returns the mark of the only active disk ([`DiskId::mark`]). Another value means that the
+    /// storage is contended, or that no disk is active.
+    #[inline]
+    pub fn sole(&self) -> u64 {
+        self.state().header(Header::Sole).load(Relaxed)
     }
 
     /// Notes a request of a disk. Other disks may make the storage contended.

@@ -4,15 +4,17 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use disk::{Disk, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull};
+use disk::{Disk, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull, Storage};
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, ImageWriter, create_file};
 use image::{PlainFile, run_now};
 use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
 use memory::Mapping;
+use share::{Cost, DiskConfig, Profile};
 
 /// Opens the disk of a name: `null`, `memory`, `file` (raw), or `qcow2-N` (a qcow2 image full of
-/// data below N - 1 empty ones). Files lie on tmpfs, whose reads end at once.
+/// data below N - 1 empty ones). Files lie on tmpfs, whose reads end at once. `direct` is a file past
+/// the page cache; `shared` is the same alone on a storage with a scheduler.
 pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     match name {
@@ -23,10 +25,43 @@ pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
             std::fs::write(&path, vec![7; size as usize]).unwrap();
             file(&path, false)
         }
+        "direct" | "shared" => {
+            let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let path = dir.path().join("raw");
+            std::fs::write(&path, vec![7; size as usize]).unwrap();
+            let disk = direct(&path);
+            if name == "shared" {
+                let storage = Storage::new(&profile()).unwrap();
+                disk.share_storage(storage.add_disk(DiskConfig::default()).unwrap());
+            }
+            disk
+        }
         _ => match name.strip_prefix("qcow2-").map(str::parse) {
             Some(Ok(count)) => layers(dir.path(), size, count),
             _ => panic!("no disk called {name}"),
         },
+    }
+}
+
+/// Opens a file past the page cache.
+fn direct(path: &Path) -> Arc<FileDisk> {
+    let (path, on_full) = (path.to_path_buf(), OnFull::Wait);
+    let options = FileOptions { path, read_only: false, direct: true, block_size: None, on_full };
+    Arc::new(FileDisk::open(options).unwrap())
+}
+
+/// Profile of a fast storage.
+fn profile() -> Profile {
+    let cost = Cost { request_ns: 2_000, byte_ps: 300 };
+    Profile {
+        read: cost,
+        write: cost,
+        flush_ns: 20_000,
+        knee_ns: 200_000,
+        latency_ns: 300_000,
+        requests_min: 2,
+        piece: None,
+        turn: None,
     }
 }
 

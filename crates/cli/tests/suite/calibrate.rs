@@ -40,6 +40,11 @@ fn a_folder_is_measured_as_text_json_and_picture() {
     assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n"), "{drawn}");
     assert_eq!(drawn.matches("<rect x=").count(), cells(path).len());
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    let output = calibrate(&[&[path, "--store"][..], &SHORT].concat());
+    assert!(text(&output.stderr).contains(".ringway-profile"), "{output:?}");
+    let stored = std::fs::read(folder.path().join(".ringway-profile")).unwrap();
+    let stored: Value = serde_json::from_slice(&stored).unwrap();
+    assert!(stored["knee_ns"].as_u64().unwrap() > 0, "{stored}");
 }
 
 /// Measures a folder again and returns the cells.

@@ -12,7 +12,7 @@
 use memory::Buffers;
 use reactor::{File, IoOp, OpCompletion};
 use rustix::io::Errno;
-use share::{Op, OpKind, Permit};
+use share::{Op, OpKind};
 
 use crate::bounce::{BounceBuffer, PIECE};
 use crate::{IoError, RequestKind};
@@ -21,6 +21,9 @@ use crate::{IoError, RequestKind};
 const PUNCH_HOLE: i32 = crate::ram::PUNCH_HOLE;
 /// Fallocate mode that zeroes a range, keeps it allocated, and keeps the size.
 const ZERO_RANGE: i32 = 0x10 | 0x01;
+
+/// Number of a request that the scheduler does not know.
+pub(crate) const UNSCHEDULED: u32 = u32::MAX;
 
 /// Method of the next step.
 #[derive(Debug)]
@@ -54,10 +57,8 @@ pub(crate) struct FileRequest {
     pub(crate) io_method: IoMethod,
     /// True if the request counts as one that waits for space.
     pub(crate) is_waiting: bool,
-    /// Right of the scheduler for the step in the kernel, if it had to be asked.
-    pub(crate) permit: Option<Permit>,
-    /// Request of which this one is a part.
-    pub(crate) whole: Option<u32>,
+    /// Number of what the scheduler knows of it, or [`UNSCHEDULED`].
+    pub(crate) scheduled: u32,
 }
 
 /// Result of a step.
@@ -110,7 +111,6 @@ impl FileRequest {
             buffers: std::mem::replace(&mut self.buffers, rest),
             io_method: IoMethod::Whole,
             is_waiting: false,
-            permit: None,
             ..*self
         };
         self.offset = self.offset.saturating_add(bytes);
@@ -224,8 +224,7 @@ mod tests {
             buffers,
             io_method,
             is_waiting: false,
-            permit: None,
-            whole: None,
+            scheduled: UNSCHEDULED,
         };
         file_request.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
     }

@@ -16,23 +16,40 @@ use share::{Permit, Submitted};
 
 use super::OnFull;
 use super::channel::{FileChannel, SHARE_TIMER};
-use super::request::{FileRequest, IoMethod};
+use super::request::{FileRequest, IoMethod, UNSCHEDULED};
 use crate::storage::{Dispatched, Membership, StorageDisk};
 use crate::{CANCELED, Completion, IoError, RequestKind};
 
 /// Access of a channel to the scheduler of its storage.
 pub(super) struct Schedule {
+    /// Largest request in bytes that needs no scheduler while no other disk uses the storage.
+    pass_bytes: u64,
     membership: Membership,
     /// Requests that the scheduler holds, by the number that it knows.
-    held: Slab<FileRequest>,
+    held: Slab<Held>,
     /// Requests that the scheduler refused.
     refused: VecDeque<FileRequest>,
+    /// What the scheduler knows of requests in the kernel.
+    scheduled: Slab<Scheduled>,
     /// Requests that go to the storage in parts.
     wholes: Slab<Whole>,
-    /// True if requests may have their turn.
-    has_changed: bool,
     // Kept for its capacity.
     dispatched: Vec<Dispatched>,
+}
+
+/// Request that the scheduler holds, or what is left of it.
+struct Held {
+    request: FileRequest,
+    /// Number of the whole, if a part is in the kernel.
+    whole: Option<u32>,
+}
+
+/// Step in the kernel that the scheduler counts.
+struct Scheduled {
+    /// Right to be there.
+    permit: Option<Permit>,
+    /// Number of the whole, if it is a part of one.
+    whole: Option<u32>,
 }
 
 /// Request that goes to the storage in parts.
@@ -51,20 +68,22 @@ impl Schedule {
     /// storage has too many reactors: the channel is not scheduled then.
     pub(super) fn open(disk: &Arc<StorageDisk>, context: &Context<'_>) -> Option<Self> {
         let membership = Membership::enter(disk, context)?;
-        let (held, refused, wholes, dispatched) = Default::default();
-        Some(Self { membership, held, refused, wholes, has_changed: false, dispatched })
+        let pass_bytes = membership.pass_bytes();
+        let (held, refused, scheduled, wholes, dispatched) = Default::default();
+        Some(Self { pass_bytes, membership, held, refused, scheduled, wholes, dispatched })
     }
 
     /// Returns whether the next step of a request needs no scheduler.
     #[inline]
     pub(super) fn passes(&self, request: &FileRequest) -> bool {
-        self.membership.passes(request.left) && request.kind != RequestKind::Discard
+        // A discard passes, too: it can only hold up the disk that sends it.
+        request.left <= self.pass_bytes && self.membership.is_sole()
     }
 
     /// Returns whether requests may have their turn.
     #[inline]
     pub(super) fn needs_look(&self) -> bool {
-        self.has_changed || self.membership.has_dispatched()
+        self.membership.needs_look()
     }
 }
 
@@ -96,31 +115,52 @@ impl FileChannel {
         let may_split = self.may_split(&file_request);
         let schedule = self.schedule.as_mut()?;
         let op = file_request.scheduled_op(may_split);
-        let number = schedule.held.insert(file_request);
+        let number = schedule.held.insert(Held { request: file_request, whole: None });
         match schedule.membership.submit(context, op, number) {
             Submitted::Send(permit) => {
-                let mut file_request = schedule.held.remove(number)?;
-                file_request.permit = Some(permit);
-                self.issue(context, file_request);
+                let Held { request, whole } = schedule.held.remove(number)?;
+                self.issue_scheduled(context, request, permit, whole);
                 None
             }
             Submitted::Held => None,
-            Submitted::Full => schedule.held.remove(number),
+            Submitted::Full => schedule.held.remove(number).map(|held| held.request),
         }
     }
 
-    /// Returns whether a request may go to the storage in parts. A write that fails on a full storage
+    /// Hands a step to the kernel for which the scheduler gave a permit.
+    fn issue_scheduled(
+        &mut self,
+        context: &mut Context<'_>,
+        mut request: FileRequest,
+        permit: Permit,
+        whole: Option<u32>,
+    ) {
+        let Some(schedule) = &mut self.schedule else { return };
+        match schedule.scheduled.get_mut(request.scheduled) {
+            // A further step of a part.
+            Some(scheduled) => scheduled.permit = Some(permit),
+            None => {
+                let scheduled = Scheduled { permit: Some(permit), whole };
+                request.scheduled = schedule.scheduled.insert(scheduled);
+            }
+        }
+        self.issue(context, request);
+    }
+
+    /// Returns whether a request may go to the storage in parts. A part of another is small already,
+    /// and a write that fails on a full storage
     /// must tell what it has written, which its parts cannot.
     fn may_split(&self, request: &FileRequest) -> bool {
         let is_direct = matches!(request.io_method, IoMethod::Whole);
-        is_direct && (request.kind == RequestKind::Read || self.on_full == OnFull::Wait)
+        let is_part = request.scheduled != UNSCHEDULED;
+        is_direct && !is_part && (request.kind == RequestKind::Read || self.on_full == OnFull::Wait)
     }
 
     /// Starts the requests whose turn has come.
     pub(super) fn look(&mut self, context: &mut Context<'_>) {
         loop {
             let Some(schedule) = &mut self.schedule else { return };
-            schedule.has_changed = false;
+            schedule.pass_bytes = schedule.membership.pass_bytes();
             let mut dispatched = std::mem::take(&mut schedule.dispatched);
             schedule.membership.dispatch(context, &mut dispatched);
             let any = !dispatched.is_empty();
@@ -165,29 +205,41 @@ impl FileChannel {
     fn start_part(&mut self, context: &mut Context<'_>, part: Dispatched) {
         let Dispatched { request: number, permit, bytes, is_last } = part;
         let Some(schedule) = &mut self.schedule else { return };
-        let Some(request) = schedule.held.get_mut(number) else {
+        let Some(held) = schedule.held.get_mut(number) else {
             // It was canceled.
             return schedule.membership.complete(context, permit);
         };
-        let is_part = request.whole.is_some() || !is_last;
-        if is_part {
-            let tag = request.tag;
+        if held.whole.is_some() || !is_last {
+            let tag = held.request.tag;
             let new = || Whole { tag, parts: 0, has_more: true, outcome: Ok(()) };
-            let whole = *request.whole.get_or_insert_with(|| schedule.wholes.insert(new()));
+            let whole = *held.whole.get_or_insert_with(|| schedule.wholes.insert(new()));
             if let Some(whole) = schedule.wholes.get_mut(whole) {
                 whole.parts += 1;
                 whole.has_more = !is_last;
             }
         }
-        let next = if is_last { schedule.held.remove(number) } else { Some(request.cut(bytes)) };
-        if let Some(mut next) = next {
-            next.permit = Some(permit);
-            self.issue(context, next);
+        let whole = held.whole;
+        let next = match is_last {
+            true => schedule.held.remove(number).map(|held| held.request),
+            false => Some(held.request.cut(bytes)),
+        };
+        if let Some(next) = next {
+            self.issue_scheduled(context, next, permit, whole);
+        }
+    }
+
+    /// Ends a request that the scheduler knows.
+    pub(super) fn end_scheduled(&mut self, number: u32, completion: Completion) {
+        let Some(schedule) = &mut self.schedule else { return };
+        let Some(scheduled) = schedule.scheduled.remove(number) else { return };
+        match scheduled.whole {
+            None => self.ended.push(completion),
+            Some(whole) => self.end_part(whole, completion),
         }
     }
 
     /// Ends a part of a request. The request ends with its last part.
-    pub(super) fn end_part(&mut self, number: u32, completion: Completion) {
+    fn end_part(&mut self, number: u32, completion: Completion) {
         let Some(schedule) = &mut self.schedule else { return };
         let Some(whole) = schedule.wholes.get_mut(number) else { return };
         whole.parts -= 1;
@@ -204,17 +256,26 @@ impl FileChannel {
 
     /// Returns the permit of a step that has ended.
     #[inline(never)]
-    pub(super) fn complete_permit(&mut self, context: &mut Context<'_>, permit: Permit) {
-        if let Some(schedule) = &mut self.schedule {
+    pub(super) fn complete_scheduled(
+        &mut self,
+        context: &mut Context<'_>,
+        request: &mut FileRequest,
+    ) {
+        let Some(schedule) = &mut self.schedule else { return };
+        let Some(scheduled) = schedule.scheduled.get_mut(request.scheduled) else { return };
+        let (permit, is_part) = (scheduled.permit.take(), scheduled.whole.is_some());
+        if !is_part {
+            schedule.scheduled.remove(request.scheduled);
+            request.scheduled = UNSCHEDULED;
+        }
+        if let Some(permit) = permit {
             schedule.membership.complete(context, permit);
-            schedule.has_changed = true;
         }
     }
 
     pub(super) fn end_share_timer(&mut self) {
         if let Some(schedule) = &mut self.schedule {
             schedule.membership.end_timer();
-            schedule.has_changed = true;
         }
     }
 
@@ -222,24 +283,34 @@ impl FileChannel {
     pub(super) fn cancel_scheduled(&mut self) {
         let Some(schedule) = &mut self.schedule else { return };
         schedule.membership.cancel();
+        let refused: Vec<_> = std::mem::take(&mut schedule.refused).into();
         let numbers: Vec<_> = schedule.held.iter().map(|(number, _)| number).collect();
-        let mut requests = std::mem::take(&mut schedule.refused);
-        requests.extend(numbers.into_iter().filter_map(|number| schedule.held.remove(number)));
-        for request in requests {
-            if let Some(whole) = request.whole.and_then(|it| self.whole(it)) {
-                // The rest counts as the last part.
-                whole.parts += 1;
-                whole.has_more = false;
+        for number in numbers {
+            let held = self.schedule.as_mut().and_then(|it| it.held.remove(number));
+            let Some(Held { request, whole }) = held else { continue };
+            match whole.and_then(|whole| self.whole(whole)) {
+                None => self.finish(request, CANCELED),
+                // The rest ends as the last part.
+                Some(rest) => {
+                    rest.parts += 1;
+                    rest.has_more = false;
+                    let FileRequest { tag, buffers, .. } = request;
+                    let completion = Completion { tag, outcome: CANCELED, buffers };
+                    self.end_part(whole.unwrap_or_default(), completion);
+                }
             }
-            self.finish(request, CANCELED);
         }
+        refused.into_iter().for_each(|request| self.finish(request, CANCELED));
     }
 
     /// Returns the permits of operations that nobody waits for any more.
     pub(super) fn complete_permits(&mut self) {
-        let Some(schedule) = &self.schedule else { return };
-        let permits = self.file_request.iter_mut().flatten().filter_map(|it| it.permit.take());
-        permits.for_each(|permit| schedule.membership.release(permit));
+        let Some(schedule) = &mut self.schedule else { return };
+        let numbers: Vec<_> = schedule.scheduled.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            let permit = schedule.scheduled.remove(number).and_then(|it| it.permit);
+            permit.into_iter().for_each(|permit| schedule.membership.release(permit));
+        }
     }
 
     fn whole(&mut self, number: u32) -> Option<&mut Whole> {

@@ -6,7 +6,6 @@
 mod error;
 mod reactor_queue;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::Mapping;
@@ -23,8 +22,6 @@ const PROCESS: u64 = 1;
 #[derive(Debug)]
 pub struct Storage {
     share: Arc<Share<Mapping>>,
-    /// Largest request that a disk alone sends without the scheduler, in bytes.
-    pass_bytes: AtomicU64,
     /// Reactors with a dispatch queue, for wake-ups.
     reactors: Mutex<Vec<(ReactorId, Handle)>>,
 }
@@ -36,23 +33,21 @@ impl Storage {
     /// No memory is available, or the profile has a number outside of its range.
     pub fn new(profile: &Profile) -> Result<Arc<Self>, StorageError> {
         let memory = Mapping::sealed("ringway-share", CELLS as u64 * 8)?;
-        let storage = Self {
-            share: Share::open(memory, PROCESS)?,
-            pass_bytes: AtomicU64::new(u64::MAX),
-            reactors: Mutex::default(),
-        };
-        storage.set_profile(profile)?;
-        Ok(Arc::new(storage))
+        let share = Share::open(memory, PROCESS)?;
+        share.update_profile(profile)?;
+        Ok(Arc::new(Self { share, reactors: Mutex::default() }))
     }
 
     /// Replaces the profile. Requests from then on follow it.
     ///
     /// # Errors
     /// A number is outside of its range.
-    pub fn set_profile(&self, profile: &Profile) -> Result<(), StorageError> {
+    pub fn set_profile(self: &Arc<Self>, profile: &Profile) -> Result<(), StorageError> {
         self.share.update_profile(profile)?;
-        let pass_bytes = profile.piece.map_or(u64::MAX, |piece| piece.bytes);
-        self.pass_bytes.store(pass_bytes, Ordering::Relaxed);
+        for (_, handle) in &*self.reactors() {
+            let storage = Arc::clone(self);
+            let _ = handle.send(move |context| reactor_queue::look_all(&storage, context));
+        }
         Ok(())
     }
 
@@ -101,13 +96,6 @@ impl StorageDisk {
     /// Returns what the scheduler did with the disk's requests.
     pub fn counts(&self) -> ShareCounts {
         self.storage.share.disk_counts(self.id)
-    }
-
-    /// Returns whether a request of this size may go to the storage without the scheduler.
-    #[inline]
-    pub(crate) fn passes(&self, bytes: u64) -> bool {
-        self.storage.share.is_sole(self.id)
-            && bytes <= self.storage.pass_bytes.load(Ordering::Relaxed)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memory::Mapping;
 use reactor::{Context, PollerId, Slab};
-use share::{Dispatch, DispatchQueue, Op, Permit, ReactorId, Submitted};
+use share::{DiskId, Dispatch, DispatchQueue, Op, Permit, ReactorId, Share, Submitted};
 
 use super::{Storage, StorageDisk};
 
@@ -44,8 +44,7 @@ pub(crate) struct Dispatched {
 struct Member {
     poller: Option<PollerId>,
     dispatched: Vec<Dispatched>,
-    /// Whether there is something in `dispatched`.
-    has_dispatched: Rc<Cell<bool>>,
+    needs_look: Rc<Cell<bool>>,
 }
 
 #[derive(Debug)]
@@ -88,6 +87,14 @@ impl ReactorQueue {
         })
     }
 
+    /// Makes all channels look, because the profile has changed.
+    fn wake_all(&self, context: &mut Context<'_>) {
+        for (_, member) in self.inner.borrow().members.iter() {
+            member.needs_look.set(true);
+            member.poller.into_iter().for_each(|poller| context.wake(poller));
+        }
+    }
+
     /// Hands requests to their channels whose turn has come, and wakes other reactors. Channels other
     /// than `own` are woken.
     fn dispatch(&self, context: &mut Context<'_>, own: Option<u32>) {
@@ -101,7 +108,7 @@ impl ReactorQueue {
             };
             let part = Dispatched { request: key.request, permit, bytes, is_last: last };
             member.dispatched.push(part);
-            member.has_dispatched.set(true);
+            member.needs_look.set(true);
             if Some(key.channel) != own {
                 member.poller.into_iter().for_each(|poller| context.wake(poller));
             }
@@ -116,6 +123,13 @@ impl Drop for ReactorQueue {
     fn drop(&mut self) {
         let reactor = self.reactor;
         self.storage.reactors().retain(|(id, _)| *id != reactor);
+    }
+}
+
+/// Makes all channels of this reactor look.
+pub(super) fn look_all(storage: &Arc<Storage>, context: &mut Context<'_>) {
+    if let Some(queue) = ReactorQueue::find(storage) {
+        queue.wake_all(context);
     }
 }
 
@@ -134,10 +148,16 @@ pub(super) fn look(storage: &Arc<Storage>, context: &mut Context<'_>) {
 /// Membership of one channel in the dispatch queue of its reactor.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    disk: Arc<StorageDisk>,
-    queue: Rc<ReactorQueue>,
+    share: Arc<Share<Mapping>>,
+    /// Mark of the disk while no other disk uses the storage.
+    mark: u64,
+    disk_id: DiskId,
+    /// Whether requests of the channel may have their turn.
+    needs_look: Rc<Cell<bool>>,
     channel: u32,
-    has_dispatched: Rc<Cell<bool>>,
+    queue: Rc<ReactorQueue>,
+    /// The disk stays on the storage as long as the channel.
+    _disk: Arc<StorageDisk>,
 }
 
 impl Membership {
@@ -145,26 +165,34 @@ impl Membership {
     /// reactors: the channel then sends what it likes.
     pub(crate) fn enter(disk: &Arc<StorageDisk>, context: &Context<'_>) -> Option<Self> {
         let queue = ReactorQueue::open(&disk.storage, context)?;
-        let has_dispatched = Rc::new(Cell::new(false));
+        let needs_look = Rc::new(Cell::new(false));
         let member = Member {
             poller: context.poller(),
             dispatched: Vec::new(),
-            has_dispatched: Rc::clone(&has_dispatched),
+            needs_look: Rc::clone(&needs_look),
         };
         let channel = queue.inner.borrow_mut().members.insert(member);
-        Some(Self { disk: Arc::clone(disk), queue, channel, has_dispatched })
+        let share = Arc::clone(&disk.storage.share);
+        let _disk = Arc::clone(disk);
+        let (mark, disk_id) = (disk.id.mark(), disk.id);
+        Some(Self { share, mark, disk_id, needs_look, channel, queue, _disk })
     }
 
-    /// Returns whether an operation may go to the storage without the scheduler.
+    /// Returns whether no other disk uses the storage.
     #[inline]
-    pub(crate) fn passes(&self, bytes: u64) -> bool {
-        self.disk.passes(bytes)
+    pub(crate) fn is_sole(&self) -> bool {
+        self.share.sole() == self.mark
     }
 
-    /// Returns whether [`Self::dispatch`] has something for this channel.
+    /// Returns the size of the largest request in bytes that needs no scheduler then.
+    pub(crate) fn pass_bytes(&self) -> u64 {
+        self.queue.inner.borrow_mut().queue.pass_bytes()
+    }
+
+    /// Returns whether requests of the channel may have their turn.
     #[inline]
-    pub(crate) fn has_dispatched(&self) -> bool {
-        self.has_dispatched.get()
+    pub(crate) fn needs_look(&self) -> bool {
+        self.needs_look.get()
     }
 
     /// Submits an operation. `request` is its number in the channel, by which it comes back if it is
@@ -172,13 +200,14 @@ impl Membership {
     pub(crate) fn submit(&self, context: &mut Context<'_>, op: Op, request: u32) -> Submitted {
         let now = context.now_ns();
         let ticket = Ticket { channel: self.channel, request };
-        self.queue.inner.borrow_mut().queue.submit(self.disk.id, op, ticket, now)
+        self.queue.inner.borrow_mut().queue.submit(self.disk_id, op, ticket, now)
     }
 
     /// Returns a permit after its operation.
     pub(crate) fn complete(&self, context: &mut Context<'_>, permit: Permit) {
         let now = context.now_ns();
         self.queue.inner.borrow_mut().queue.complete(permit, now);
+        self.needs_look.set(true);
     }
 
     /// Returns a permit whose operation nobody waits for any more.
@@ -190,7 +219,7 @@ impl Membership {
     /// Hands requests to their channels whose turn has come. Moves those of this channel into `out`.
     pub(crate) fn dispatch(&self, context: &mut Context<'_>, out: &mut Vec<Dispatched>) {
         self.queue.dispatch(context, Some(self.channel));
-        self.has_dispatched.set(false);
+        self.needs_look.set(false);
         if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
             out.append(&mut member.dispatched);
         }
@@ -212,13 +241,14 @@ impl Membership {
     /// Notes that the timer has ended.
     pub(crate) fn end_timer(&self) {
         self.queue.inner.borrow_mut().timer = None;
+        self.needs_look.set(true);
     }
 
     /// Takes back all requests of the channel that are held.
     pub(crate) fn cancel(&self) {
         let channel = self.channel;
         let queue = &mut self.queue.inner.borrow_mut().queue;
-        queue.cancel(self.disk.id, |ticket| ticket.channel == channel);
+        queue.cancel(self.disk_id, |ticket| ticket.channel == channel);
     }
 }
 

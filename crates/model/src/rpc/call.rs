@@ -143,6 +143,45 @@ impl Call {
     pub fn parse(method: &str, params: Value) -> Result<Self, RpcError> {
         let params = if params.is_null() { Value::Object(Default::default()) } else { params };
         match method {
+            method if method.starts_with("disk.") => Self::parse_disk(method, params),
+            "poll.defaults" => Ok(Self::PollDefaults(typed(params)?)),
+            "nic.attach" => {
+                let spec: NicSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NicAttach(spec))
+            }
+            "nic.detach" => Ok(Self::NicDetach(typed(params)?)),
+            "nic.poll" => Ok(Self::NicPoll(typed(params)?)),
+            "nic.limits" => {
+                let set: SetLimits = typed(params)?;
+                set.limits.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NicLimits(set))
+            }
+            "network.uplink" => {
+                let spec: UplinkSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NetworkUplink(spec))
+            }
+            method if method.starts_with("image.") => Self::parse_image(method, params),
+            method if method.starts_with("storage.") => Self::parse_storage(method, params),
+            "stats" => Ok(Self::Stats(typed(params)?)),
+            "metrics" => Ok(Self::Metrics),
+            "upgrade" => {
+                let upgrade: Upgrade = typed(params)?;
+                if upgrade.binary.as_ref().is_some_and(|path| !path.is_absolute()) {
+                    return Err(invalid("binary must be an absolute path".into()));
+                }
+                Ok(Self::Upgrade(upgrade))
+            }
+            "shutdown" => Ok(Self::Shutdown),
+            "keeper.adopt" => Ok(Self::KeeperAdopt),
+            other => Err(unknown(other)),
+        }
+    }
+
+    /// Parses a call on a disk.
+    fn parse_disk(method: &str, params: Value) -> Result<Self, RpcError> {
+        match method {
             "disk.attach" => {
                 let spec: DiskSpec = typed(params)?;
                 spec.validate().map_err(|error| invalid(error.to_string()))?;
@@ -179,37 +218,6 @@ impl Call {
             }
             "disk.poll" => Ok(Self::DiskPoll(typed(params)?)),
             "disk.wait_full" => Ok(Self::DiskWaitFull(typed(params)?)),
-            "poll.defaults" => Ok(Self::PollDefaults(typed(params)?)),
-            "nic.attach" => {
-                let spec: NicSpec = typed(params)?;
-                spec.validate().map_err(|error| invalid(error.to_string()))?;
-                Ok(Self::NicAttach(spec))
-            }
-            "nic.detach" => Ok(Self::NicDetach(typed(params)?)),
-            "nic.poll" => Ok(Self::NicPoll(typed(params)?)),
-            "nic.limits" => {
-                let set: SetLimits = typed(params)?;
-                set.limits.validate().map_err(|error| invalid(error.to_string()))?;
-                Ok(Self::NicLimits(set))
-            }
-            "network.uplink" => {
-                let spec: UplinkSpec = typed(params)?;
-                spec.validate().map_err(|error| invalid(error.to_string()))?;
-                Ok(Self::NetworkUplink(spec))
-            }
-            method if method.starts_with("image.") => Self::parse_image(method, params),
-            method if method.starts_with("storage.") => Self::parse_storage(method, params),
-            "stats" => Ok(Self::Stats(typed(params)?)),
-            "metrics" => Ok(Self::Metrics),
-            "upgrade" => {
-                let upgrade: Upgrade = typed(params)?;
-                if upgrade.binary.as_ref().is_some_and(|path| !path.is_absolute()) {
-                    return Err(invalid("binary must be an absolute path".into()));
-                }
-                Ok(Self::Upgrade(upgrade))
-            }
-            "shutdown" => Ok(Self::Shutdown),
-            "keeper.adopt" => Ok(Self::KeeperAdopt),
             other => Err(unknown(other)),
         }
     }

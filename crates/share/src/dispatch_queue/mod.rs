@@ -280,6 +280,12 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         (slot < u64::BITS).then_some(ReactorId(slot as u16))
     }
 
+    /// Returns the size of the largest request in bytes that a disk alone sends as it is.
+    pub fn pass_bytes(&mut self) -> u64 {
+        self.refresh_profile();
+        self.uncounted_max
+    }
+
     /// Returns whether the queue holds requests. While all requests of a guest's queue are held,
     /// nothing of them is at the device.
     pub fn is_holding(&self) -> bool {

@@ -3,15 +3,18 @@
 mod chart;
 mod text;
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{IsTerminal as _, Write as _, stderr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use model::calibration::{Calibrate as Call, Calibration, MachineLoad};
+use model::calibration::{
+    Calibrate as Call, Calibration, MachineLoad, PROFILE_FILE, StorageProfile,
+};
 use model::spec::parse_size;
 use toolstack::ringway_io::RpcConnection;
 
@@ -24,6 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ringway calibrate /srv/vm-disks
+  ringway calibrate /srv/vm-disks --store
   ringway calibrate /srv/vm-disks --svg /tmp/storage.svg --machine reads=50,writes=20,size=16K
   ringway calibrate /dev/nvme1n1 --short
 
@@ -48,6 +52,10 @@ pub(crate) struct Calibrate {
     /// --short]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=600))]
     seconds: Option<u16>,
+    /// Store the profile in the folder: disks whose files are in it share the storage from their next
+    /// attach on, by their weights
+    #[arg(long, conflicts_with = "write")]
+    store: bool,
     /// Write the matrix as a picture to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -73,6 +81,14 @@ impl Calibrate {
             size_bytes: self.size,
             seconds: self.seconds,
         };
+        if self.store {
+            // Before the measurement, which takes long.
+            anyhow::ensure!(
+                call.path.is_dir(),
+                "--store needs a folder: {} is none",
+                call.path.display()
+            );
+        }
         let mut picture = self.svg.as_ref().map(create).transpose()?;
         let measure = async |connection: &mut RpcConnection, control: &Path| {
             measure(&call, connection, control).await
@@ -80,6 +96,11 @@ impl Calibrate {
         let found = with_ringway_io(self.control.as_deref(), measure).await?;
         if let Some(file) = &mut picture {
             file.write_all(chart::svg(&found).as_bytes())?;
+        }
+        if self.store {
+            let path = store(&call.path, &found.profile)
+                .with_context(|| format!("cannot store the profile in {}", call.path.display()))?;
+            writeln!(stderr(), "stored {}", path.display())?;
         }
         let mut output = std::io::stdout().lock();
         if self.json {
@@ -95,6 +116,18 @@ impl Calibrate {
 /// Creates the file of the picture before the measurement, which takes long.
 fn create(path: &PathBuf) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Stores the profile in the folder, where every user may read it.
+fn store(folder: &Path, profile: &StorageProfile) -> anyhow::Result<PathBuf> {
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer_pretty(&mut file, profile)?;
+    writeln!(file)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.as_file().sync_all()?;
+    let path = folder.join(PROFILE_FILE);
+    file.persist(&path)?;
+    Ok(path)
 }
 
 /// Measures the storage, and shows on a terminal how far it is.
