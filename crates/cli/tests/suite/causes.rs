@@ -202,6 +202,16 @@ fn read_until(io: &Served, id: &str, bytes: usize, over: &Arc<AtomicBool>) -> Jo
     })
 }
 
+/// Reads one page after the other until it is over.
+fn read_singly(mut guest: Guest, over: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let over = Arc::clone(over);
+    std::thread::spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            guest.run(0, &Request::read(0, 4096)).unwrap();
+        }
+    })
+}
+
 /// Two disks want a calibrated storage at once.
 #[test]
 fn a_share_of_the_storage() {
@@ -215,14 +225,15 @@ fn a_share_of_the_storage() {
         io.attach(id, json!({"file": path}), json!({"share": {"weight": weight}}));
     }
     let over = Arc::new(AtomicBool::new(false));
-    let loads = ["light", "heavy"].map(|id| read_until(&io, id, 64 << 10, &over));
+    let heavy = read_until(&io, "heavy", 64 << 10, &over);
+    let light = read_singly(io.guest("light"), &over);
     // On a busy machine the process itself may not run for a while.
-    for _ in 0..4 { println!("{}", io.stdout(&["why", "light", "--seconds", "0.5"])); println!("{}", io.stdout(&["top", "--once", "--seconds", "0.5"])); }
     eventually("the share is named", || verdict(&io, "light", "0.5")["cause"] == "share");
     let text = io.stdout(&["top", "--once", "--seconds", "0.1"]);
     assert!(text.contains("weight") && text.contains(" 1000 "), "{text}");
     over.store(true, Ordering::Relaxed);
-    loads.into_iter().for_each(|load| load.join().unwrap());
+    heavy.join().unwrap();
+    light.join().unwrap();
     assert!(DOCUMENT.contains("waits for its share of the storage: "));
     let text = io.stdout(&["why", "light", "--seconds", "0.1"]);
     assert!(text.contains("Its share of the storage: weight 10; "), "{text}");
@@ -235,13 +246,7 @@ fn a_neighbour() {
     io.attach("noisy", json!({"memory": 64 << 20}), json!({}));
     let over = Arc::new(AtomicBool::new(false));
     let noise = read_until(&io, "noisy", 1 << 20, &over);
-    let mut guest = io.guest("quiet");
-    let quiet_over = Arc::clone(&over);
-    let quiet = std::thread::spawn(move || {
-        while !quiet_over.load(Ordering::Relaxed) {
-            guest.run(0, &Request::read(0, 4096)).unwrap();
-        }
-    });
+    let quiet = read_singly(io.guest("quiet"), &over);
     // On a busy machine the noisy disk itself may not run for a while.
     eventually("the neighbour is named", || {
         let verdict = verdict(&io, "quiet", "0.5");
