@@ -1,10 +1,12 @@
 //! Share of a disk in its storage, when other disks want it at the same time.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use crate::caps::{MAX_BYTES_PER_SECOND, MAX_IOPS};
+use crate::diagnosis::bytes;
 use crate::spec::{SpecError, refuse};
 
 /// Range of a disk's weight.
@@ -52,6 +54,19 @@ impl DiskShare {
         }
         floor("share.floor_iops", self.floor_iops, MAX_IOPS)?;
         floor("share.floor_bytes", self.floor_bytes, MAX_BYTES_PER_SECOND)
+    }
+}
+
+impl fmt::Display for DiskShare {
+    /// Formats the share as `weight 100 and a floor of 50 requests and 1 MiB a second`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "weight {}", self.weight)?;
+        let iops = self.floor_iops.map(|count| format!("{count} requests"));
+        let floors: Vec<_> = iops.into_iter().chain(self.floor_bytes.map(bytes)).collect();
+        if floors.is_empty() {
+            return Ok(());
+        }
+        write!(f, " and a floor of {} a second", floors.join(" and "))
     }
 }
 

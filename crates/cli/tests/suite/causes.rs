@@ -1,14 +1,16 @@
 //! `ringway why` for staged causes: the sentence names the right one.
 //!
-//! Nine of the eleven causes in `docs/why-is-my-vm-slow.md` are staged here with a real `ringway-io`.
+//! Ten of the causes in `docs/why-is-my-vm-slow.md` are staged here with a real `ringway-io`.
 //! A slow device and a host without free CPUs depend on time, so tests of `model::diagnosis` have
 //! recorded values instead.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::served::Served;
@@ -18,10 +20,13 @@ use testkit::process::{PROCESS_DEADLINE, eventually};
 use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
-use testkit::storage::Hanging;
+use testkit::storage::{Hanging, store_profile};
 
 /// A document with the sentence of each cause.
 const DOCUMENT: &str = include_str!("../../../../docs/why-is-my-vm-slow.md");
+
+/// Requests that a load keeps in flight.
+const DEPTH: u16 = 32;
 
 /// Returns the verdict on a disk after watching it for `seconds`.
 fn verdict(io: &Served, id: &str, seconds: &str) -> Value {
@@ -176,34 +181,72 @@ fn a_ring_that_its_driver_broke() {
     assert_cause(&io, "d1", "idle", "is idle");
 }
 
+/// Reads as deep as a queue allows, in requests of `bytes`, until it is over.
+fn read_until(io: &Served, id: &str, bytes: usize, over: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let options = Options { slots: DEPTH, slot_bytes: bytes, ..Options::default() };
+    let mut queue = Driver::connect(&io.socket(id), &options).unwrap().into_queue().unwrap();
+    let over = Arc::clone(over);
+    std::thread::spawn(move || {
+        let at = |slot: u16| u64::from(slot) * bytes as u64;
+        (0..DEPTH).for_each(|slot| queue.read(at(slot), slot, bytes).unwrap());
+        let mut pending = DEPTH;
+        while pending > 0 {
+            let (slot, result) = queue.finish_one().unwrap();
+            assert_eq!(result, 0);
+            if over.load(Ordering::Relaxed) {
+                pending -= 1;
+            } else {
+                queue.read(at(slot), slot, bytes).unwrap();
+            }
+        }
+    })
+}
+
+/// Reads one page after the other until it is over.
+fn read_singly(mut guest: Guest, over: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let over = Arc::clone(over);
+    std::thread::spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            guest.run(0, &Request::read(0, 4096)).unwrap();
+        }
+    })
+}
+
+/// Two disks want a calibrated storage at once.
+#[test]
+fn a_share_of_the_storage() {
+    let io = Served::start(&["--reactors", "1"]);
+    let folder = tempfile::tempdir().unwrap();
+    let device = std::fs::metadata(folder.path()).unwrap().dev();
+    store_profile(folder.path(), calibrate::identity(device)).unwrap();
+    for (id, weight) in [("light", 10), ("heavy", 1000)] {
+        let path = folder.path().join(id);
+        std::fs::write(&path, vec![1; 4 << 20]).unwrap();
+        io.attach(id, json!({"file": path}), json!({"share": {"weight": weight}}));
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let heavy = read_until(&io, "heavy", 64 << 10, &over);
+    let light = read_singly(io.guest("light"), &over);
+    // On a busy machine the process itself may not run for a while.
+    eventually("the share is named", || verdict(&io, "light", "0.5")["cause"] == "share");
+    let text = io.stdout(&["top", "--once", "--seconds", "0.1"]);
+    assert!(text.contains("weight") && text.contains(" 1000 "), "{text}");
+    over.store(true, Ordering::Relaxed);
+    heavy.join().unwrap();
+    light.join().unwrap();
+    assert!(DOCUMENT.contains("waits for its share of the storage: "));
+    let text = io.stdout(&["why", "light", "--seconds", "0.1"]);
+    assert!(text.contains("Its share of the storage: weight 10; "), "{text}");
+}
+
 #[test]
 fn a_neighbour() {
     let io = Served::start(&["--reactors", "1"]);
     io.attach("quiet", json!({"memory": 1 << 20}), json!({}));
     io.attach("noisy", json!({"memory": 64 << 20}), json!({}));
-    let options = Options { slots: 32, slot_bytes: 1 << 20, ..Options::default() };
-    let mut queue = Driver::connect(&io.socket("noisy"), &options).unwrap().into_queue().unwrap();
-    let mut guest = io.guest("quiet");
     let over = Arc::new(AtomicBool::new(false));
-    let (noise_over, quiet_over) = (Arc::clone(&over), Arc::clone(&over));
-    let noise = std::thread::spawn(move || {
-        (0..32).for_each(|slot| queue.read(u64::from(slot) << 20, slot, 1 << 20).unwrap());
-        let mut pending = 32;
-        while pending > 0 {
-            let (slot, result) = queue.finish_one().unwrap();
-            assert_eq!(result, 0);
-            if noise_over.load(Ordering::Relaxed) {
-                pending -= 1;
-            } else {
-                queue.read(u64::from(slot) << 20, slot, 1 << 20).unwrap();
-            }
-        }
-    });
-    let quiet = std::thread::spawn(move || {
-        while !quiet_over.load(Ordering::Relaxed) {
-            guest.run(0, &Request::read(0, 4096)).unwrap();
-        }
-    });
+    let noise = read_until(&io, "noisy", 1 << 20, &over);
+    let quiet = read_singly(io.guest("quiet"), &over);
     // On a busy machine the noisy disk itself may not run for a while.
     eventually("the neighbour is named", || {
         let verdict = verdict(&io, "quiet", "0.5");

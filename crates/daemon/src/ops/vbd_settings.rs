@@ -8,20 +8,21 @@ use model::caps::Caps;
 use model::id::{SrId, VbdId};
 use model::poll::EffectivePolling;
 use model::report::DiskStats;
+use model::share::DiskShare;
 use model::spec::PollSpec;
-use model::vbd::DeviceNumber;
+use model::vbd::{DeviceNumber, algorithm_with};
 use model::vm::PowerState;
 use tokio::time::timeout;
 use toolstack::ringway_io::DatapathError;
-use xenapi::table::{sr, vbd, vdi, vm};
+use xenapi::table::{FieldIx, sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
 use crate::app::AppState;
 use crate::calls::vbd::create::limited;
-use crate::db::{Ref, Tx, View};
+use crate::db::{Ref, Tx, View, WriteRecord};
 use crate::dispatch::{Ctx, Hook};
 use crate::ops::live_settings::{LiveSettings, apply};
-use crate::records::fields::{flag, reference, references, text, uuid};
+use crate::records::fields::{flag, pairs, plain, reference, references, text, uuid};
 use crate::records::machine_config::{disk_settings, power};
 
 pub(crate) const HOOKS: &[Hook] = &[
@@ -29,15 +30,16 @@ pub(crate) const HOOKS: &[Hook] = &[
     Hook { field: "VBD.type", check: halted, follow: None },
     Hook { field: "VBD.userdevice", check: number, follow: None },
     Hook { field: "VBD.qos_algorithm_type", check: kept, follow: Some(follow) },
-    Hook { field: "VBD.qos_algorithm_params", check: kept, follow: Some(follow) },
+    Hook { field: "VBD.qos_algorithm_params", check: kept_with_type, follow: Some(follow) },
     Hook { field: "VBD.other_config", check: |_, _, _| Ok(()), follow: Some(follow) },
 ];
 
 /// Time limit for the statistics of a datapath.
 const ASK_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Caps and polling that a datapath reports for a disk.
-type ReportedSettings = (Caps, Option<EffectivePolling>);
+/// Caps, share and polling that a datapath reports for a disk. Without a scheduler, the datapath
+/// reports no share.
+type ReportedSettings = (Caps, Option<DiskShare>, Option<EffectivePolling>);
 
 /// Settings of a served disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +47,7 @@ struct DiskSettings {
     vbd: VbdId,
     sr: SrId,
     caps: Caps,
+    share: DiskShare,
     poll: PollSpec,
 }
 
@@ -94,8 +97,25 @@ fn number(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
 
 fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
     let view = tx.view();
-    let algorithm = view.get(slot, vbd::Field::qos_algorithm_type)?;
-    limited(Some(algorithm), Some(view.get(slot, vbd::Field::qos_algorithm_params)?))
+    let algorithm = text(&view, slot, vbd::Field::qos_algorithm_type)?;
+    limited(algorithm, &pairs(&view, slot, vbd::Field::qos_algorithm_params)?)
+}
+
+/// Sets the type `ringway` if the type is empty and the change sets a parameter of `ringway`, and
+/// checks the settings. A removal sets no type, so limits that are turned off stay so.
+fn kept_with_type(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    let params = FieldIx::from(vbd::Field::qos_algorithm_params);
+    let former = tx.touched().find_map(|write| match write {
+        WriteRecord::Set(field, of, former) if field == params && of == slot => Some(plain(former)),
+        _ => None,
+    });
+    let Some(former) = former else { return kept(ctx, tx, slot) };
+    let present = pairs(&tx.view(), slot, params)?;
+    let set = present.iter().filter(|(key, value)| former.get(*key) != Some(*value));
+    let algorithm = text(&tx.view(), slot, vbd::Field::qos_algorithm_type)?;
+    let algorithm = algorithm_with(algorithm, set.map(|(key, _)| key.as_str())).to_owned();
+    tx.set(slot, vbd::Field::qos_algorithm_type, Value::text(algorithm))?;
+    kept(ctx, tx, slot)
 }
 
 /// Applies the settings in the background, because the SR may hang.
@@ -127,7 +147,8 @@ pub(crate) fn reapply(app: &Arc<AppState>) {
             };
             for (slot, settings) in disks {
                 let Some(now) = reported.get(&settings.vbd.to_string()) else { continue };
-                if *now != (settings.caps, Some(settings.poll.resolve())) {
+                let polling = settings.poll.resolve();
+                if *now != (settings.caps, Some(settings.share), Some(polling)) {
                     // The VBD's status fields have the error.
                     let _failed = apply(&app, &slot, disk()).await;
                 }
@@ -136,7 +157,7 @@ pub(crate) fn reapply(app: &Arc<AppState>) {
     }
 }
 
-/// Returns the caps and polling of all disks of an SR's datapath, by ID.
+/// Returns the caps, share and polling of all disks of an SR's datapath, by ID.
 async fn reported_settings(
     app: &AppState,
     sr: SrId,
@@ -145,7 +166,8 @@ async fn reported_settings(
     let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
     let of = |disk: DiskStats| {
         let poll = disk.polling.map(|polling| polling.set);
-        (disk.id, (disk.caps.unwrap_or_default(), poll))
+        let share = disk.share.map(|report| report.share);
+        (disk.id, (disk.caps.unwrap_or_default(), share, poll))
     };
     Ok(disks.map(of).collect())
 }
@@ -171,6 +193,7 @@ fn settings(view: &View<'_>, slot: &Ref) -> Result<DiskSettings, ApiError> {
         vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
         sr: SrId(uuid(view, &place, sr::Field::uuid)?),
         caps: limits.caps,
+        share: limits.share,
         poll: tuning.poll,
     })
 }
@@ -180,7 +203,8 @@ async fn apply_to_datapath(app: &AppState, settings: DiskSettings) -> Result<(),
     let id = settings.vbd.to_string();
     let applied = async {
         datapath.caps(&id, &settings.caps).await?;
-        datapath.poll(&id, &settings.poll).await
+        datapath.poll(&id, &settings.poll).await?;
+        datapath.share(&id, &settings.share).await
     };
     match applied.await {
         // The next attach reads the settings again.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use model::id::SrId;
 use model::poll::EffectivePolling;
+use model::report::DiskStats;
+use model::share::DiskShare;
 use tokio::sync::Notify;
 use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::vbd;
@@ -26,6 +28,81 @@ async fn polling_that_is_set_live_is_told() {
     polls(&sim_host, &slot, 60).await;
     sim_host.done("VBD.remove_from_other_config", [slot.value(), key]).await;
     polls(&sim_host, &slot, EffectivePolling::default().max_us.into()).await;
+}
+
+/// A weight needs no type, and follows the record while its disk is served.
+#[tokio::test]
+async fn a_share_that_is_set_live_is_told() {
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    let (slot, _) = sim_host.device(&machine).await;
+    sim_host.start(&machine).await;
+    shares(&sim_host, &slot, DiskShare::default()).await;
+    sim_host.done("VBD.add_to_qos_algorithm_params", param(&slot, "weight", "4")).await;
+    assert_eq!(algorithm(&sim_host, &slot), "ringway");
+    let light = DiskShare { weight: 4, ..DiskShare::default() };
+    shares(&sim_host, &slot, light).await;
+    sim_host.done("VBD.add_to_qos_algorithm_params", param(&slot, "floor-iops", "50")).await;
+    sim_host.done("VBD.add_to_qos_algorithm_params", param(&slot, "floor-bytes", "1M")).await;
+    let floored = DiskShare { floor_iops: Some(50), floor_bytes: Some(1 << 20), ..light };
+    shares(&sim_host, &slot, floored).await;
+    // The next attach has the share from the start.
+    sim_host.done("VM.hard_reboot", [machine.value()]).await;
+    assert_eq!(served(&sim_host, &slot).await.share.unwrap().share, floored);
+    let class = record([("sched", Value::text("idle"))]);
+    sim_host.done("VBD.set_qos_algorithm_params", [slot.value(), none()]).await;
+    shares(&sim_host, &slot, DiskShare::default()).await;
+    sim_host.done("VBD.set_qos_algorithm_type", [slot.value(), Value::text("ionice")]).await;
+    sim_host.done("VBD.set_qos_algorithm_params", [slot.value(), class]).await;
+    shares(&sim_host, &slot, DiskShare { weight: 10, ..DiskShare::default() }).await;
+    sim_host.done("VBD.set_qos_algorithm_type", [slot.value(), Value::text("")]).await;
+    shares(&sim_host, &slot, DiskShare::default()).await;
+    assert_eq!(sim_host.get(&slot, vbd::Field::status_code), Value::Int(0));
+}
+
+/// Only a parameter of Ringway that is set turns an empty type into `ringway`.
+#[tokio::test]
+async fn an_empty_type_stays_without_a_parameter_of_ringway() {
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    let (slot, _) = sim_host.device(&machine).await;
+    let (add, remove) = ("VBD.add_to_qos_algorithm_params", "VBD.remove_from_qos_algorithm_params");
+    sim_host.done(add, param(&slot, "mine", "1")).await;
+    assert_eq!(algorithm(&sim_host, &slot), "");
+    // A refused change sets no type.
+    let refused = sim_host.refused(add, param(&slot, "weight", "4")).await;
+    assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", "qos_algorithm_params"]);
+    assert!(refused[3].contains("\"mine\" is not known; use iops"), "{refused:?}");
+    sim_host.done(remove, [slot.value(), Value::text("mine")]).await;
+    for (key, value) in [("weight", "0"), ("weight", "1001"), ("weight", "x"), ("floor-iops", "0")]
+    {
+        let refused = sim_host.refused(add, param(&slot, key, value)).await;
+        assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", "qos_algorithm_params"], "{key}={value}");
+    }
+    assert_eq!(algorithm(&sim_host, &slot), "");
+    assert_eq!(sim_host.get(&slot, vbd::Field::qos_algorithm_params), none());
+    // Limits that are turned off stay so while their parameters are removed.
+    let both = record([("iops", Value::text("500")), ("weight", Value::text("4"))]);
+    sim_host.done("VBD.set_qos_algorithm_params", [slot.value(), both]).await;
+    assert_eq!(algorithm(&sim_host, &slot), "ringway");
+    sim_host.done("VBD.set_qos_algorithm_type", [slot.value(), Value::text("")]).await;
+    sim_host.done(remove, [slot.value(), Value::text("iops")]).await;
+    assert_eq!(algorithm(&sim_host, &slot), "");
+    // A new slot follows the same rule.
+    let disk = sim_host.disk().await;
+    let Value::Map(mut members) = sim_host.slot(&machine, Some(&disk), "Disk") else { panic!() };
+    let weight = record([("weight", Value::text("4"))]);
+    members.insert("qos_algorithm_params".into(), weight);
+    let slot = sim_host.made("VBD.create", [Value::Map(members)]).await;
+    assert_eq!(algorithm(&sim_host, &slot), "ringway");
+}
+
+fn param(slot: &Ref, key: &str, value: &str) -> [Value; 3] {
+    [slot.value(), Value::text(key), Value::text(value)]
+}
+
+fn algorithm(sim_host: &SimulatedHost, slot: &Ref) -> String {
+    text(&sim_host.get(slot, vbd::Field::qos_algorithm_type)).to_owned()
 }
 
 /// Changes the polling during an operation, at its first call of this kind. Asserts that the disk
@@ -80,22 +157,38 @@ async fn what_is_set_while_an_operation_is_under_way_holds() {
 
 /// Waits until the disk has this polling limit, in microseconds.
 async fn polls(sim_host: &SimulatedHost, slot: &Ref, wanted: u64) {
+    until_served(sim_host, slot, |disk| polling_us(&disk) == Some(wanted)).await;
+}
+
+/// Waits until the disk has this share of its storage.
+async fn shares(sim_host: &SimulatedHost, slot: &Ref, wanted: DiskShare) {
+    until_served(sim_host, slot, |disk| disk.share.unwrap().share == wanted).await;
+}
+
+/// Waits until the datapath reports the disk so.
+pub(super) async fn until_served(
+    sim_host: &SimulatedHost,
+    slot: &Ref,
+    wanted: impl Fn(DiskStats) -> bool,
+) {
     let applied = async {
-        while served(sim_host, slot).await.1 != Some(wanted) {
+        while !wanted(served(sim_host, slot).await) {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(SOON, applied).await.unwrap();
 }
 
-/// Returns the IOPS limit and the polling limit in microseconds of a disk, as the datapath reports
-/// them.
-pub(super) async fn served(sim_host: &SimulatedHost, slot: &Ref) -> (Option<u64>, Option<u64>) {
+/// Returns the polling limit of a disk in microseconds.
+pub(super) fn polling_us(disk: &DiskStats) -> Option<u64> {
+    disk.polling.map(|polling| polling.set.max_us.into())
+}
+
+/// Returns the disk as its datapath reports it.
+pub(super) async fn served(sim_host: &SimulatedHost, slot: &Ref) -> DiskStats {
     let (app, place) = (&sim_host.test_app.app, sim_host.place());
     let sr = app.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
     let id = text(&sim_host.get(slot, vbd::Field::uuid)).to_owned();
     let disks = app.drivers.io.of(SrId(sr)).await.unwrap().stats().await.unwrap().unwrap().disks;
-    let disk = disks.into_iter().find(|disk| disk.id == id).unwrap();
-    let polls = disk.polling.map(|polling| polling.set.max_us.into());
-    (disk.caps.and_then(|caps| caps.iops), polls)
+    disks.into_iter().find(|disk| disk.id == id).unwrap()
 }

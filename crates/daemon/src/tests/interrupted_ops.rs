@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use model::id::{VbdId, VifId};
 use model::poll::EffectivePolling;
+use model::report::DiskStats;
 use model::vm::exits::DomainExit;
 use tokio::sync::Notify;
 use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{vbd, vif, vm};
 
-use super::disk_settings::served;
+use super::disk_settings::{polling_us, served, until_served};
 use super::interfaces::device as interface;
 use super::simulated_host::*;
 use crate::ops::pending_op::{OWED, TRIES};
@@ -420,12 +421,12 @@ fn settings_that_were_stored_are_told_by_the_next_daemon() {
         let [key, value] = ["polling-duration", "50"].map(Value::text);
         sim_host.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
         sim_host.start(&machine).await;
-        assert_eq!(served(&sim_host, &slot).await.1, Some(50));
+        assert_eq!(polling_us(&served(&sim_host, &slot).await), Some(50));
         // Calls store the settings before they apply them.
         let set = sim_host.test_app.app.db.change(|tx| {
             tx.set(&slot, vbd::Field::other_config, record([]))?;
             tx.set(&slot, vbd::Field::qos_algorithm_type, Value::text("ringway"))?;
-            let params = record([("iops", Value::text("7"))]);
+            let params = record([("iops", Value::text("7")), ("weight", Value::text("300"))]);
             tx.set(&slot, vbd::Field::qos_algorithm_params, params)
         });
         set.unwrap();
@@ -436,11 +437,11 @@ fn settings_that_were_stored_are_told_by_the_next_daemon() {
     life(async {
         let sim_host = sim_host.again(BOOT).await;
         let usual = u64::from(EffectivePolling::default().max_us);
-        let applied = async {
-            while served(&sim_host, &slot).await != (Some(7), Some(usual)) {
-                tokio::task::yield_now().await;
-            }
+        let set = |disk: DiskStats| {
+            let iops = disk.caps.and_then(|caps| caps.iops);
+            let weight = disk.share.as_ref().unwrap().share.weight;
+            (iops, polling_us(&disk), weight) == (Some(7), Some(usual), 300)
         };
-        tokio::time::timeout(SOON, applied).await.unwrap();
+        until_served(&sim_host, &slot, set).await;
     });
 }

@@ -25,6 +25,7 @@ mod polling;
 mod ports;
 mod preserved_socket;
 mod server;
+mod shares;
 mod text;
 
 use std::fmt;

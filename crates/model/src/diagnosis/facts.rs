@@ -44,6 +44,12 @@ impl<'a> DiskFacts<'a> {
         now.map_or(0.0, |now| (count(now) - before).max(0.0))
     }
 
+    /// Returns the growth of another disk's `count` between the samples, or since its attach.
+    pub(super) fn grown_of(&self, other: &DiskStats, count: impl Fn(&DiskStats) -> f64) -> f64 {
+        let before = self.earlier.disks.iter().find(|one| one.id == other.id);
+        (count(other) - before.map_or(0.0, &count)).max(0.0)
+    }
+
     /// Returns the requests that ended between the samples.
     pub(super) fn done(&self) -> f64 {
         self.grown(|disk| disk.requests.total() as f64)
@@ -102,10 +108,9 @@ impl<'a> DiskFacts<'a> {
             .iter()
             .filter(shares)
             .map(|other| {
-                let before = self.earlier.disks.iter().find(|one| one.id == other.id);
-                let former = before.map_or(0.0, |one| one.busy_seconds);
                 let threads = other.reactors.len().max(1) as f64;
-                let share = (other.busy_seconds - former).max(0.0) / self.seconds / threads;
+                let busy = self.grown_of(other, |disk| disk.busy_seconds);
+                let share = busy / self.seconds / threads;
                 Busy { disk: &other.id, share }
             })
             .collect();

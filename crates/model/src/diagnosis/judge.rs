@@ -1,7 +1,8 @@
 //! Diagnosis of a disk: the order of its causes.
 
 use super::{
-    DiskFacts, DiskVerdict, flow, history, layers, polling, restart, state, storage_errors, wait,
+    DiskFacts, DiskVerdict, flow, history, layers, polling, restart, share, state, storage_errors,
+    wait,
 };
 
 /// Test for one cause, or for causes that exclude each other. Returns the verdict if it holds.
@@ -9,7 +10,7 @@ type Rule = fn(&DiskFacts<'_>) -> Option<DiskVerdict>;
 
 /// All rules in order. The first that holds is the verdict, so a cause that holds now comes before
 /// an event of the past, and a certain cause before one that is judged by its share of the time.
-const RULES: [Rule; 24] = [
+const RULES: [Rule; 25] = [
     // Nothing is served. The storage comes first, because no command helps while it hangs or is
     // full.
     state::fenced,
@@ -31,6 +32,7 @@ const RULES: [Rule; 24] = [
     flow::neighbour,
     flow::no_cpu,
     flow::processor,
+    share::waits,
     layers::metadata,
     flow::storage_slow,
     flow::small_writes,

@@ -24,6 +24,7 @@ mod layers;
 mod nic;
 mod polling;
 mod restart;
+mod share;
 mod state;
 mod storage_errors;
 #[cfg(test)]
@@ -62,6 +63,8 @@ pub enum Cause {
     Metadata,
     /// The disk's cap holds requests back.
     Cap,
+    /// Requests wait for the disk's share of a storage that other disks use too.
+    Share,
     /// The storage is full.
     Full,
     /// Requests wait for space that the guest has freed, and that a request in flight keeps.

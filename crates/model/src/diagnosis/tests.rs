@@ -3,10 +3,12 @@
 mod layers;
 mod polling;
 mod rules;
+mod share;
 
 use super::*;
 use crate::caps::Caps;
 use crate::report::*;
+use crate::share::DiskShare;
 use crate::spec::Backend;
 
 /// Returns the stage times of `count` requests with a mean of `mean_us` each.
@@ -94,6 +96,15 @@ impl Case {
         self.now.reactors[0].cpu_wait_seconds = Some(7.0 + share);
     }
 
+    /// Lets requests of the disk wait for its share of the storage, this long in sum.
+    fn waits_for_share(&mut self, waited_seconds: f64) {
+        let share = DiskShare::default();
+        let report = ShareReport { share, waited_seconds: 5.0, waiting: 7, splits: 0 };
+        self.before.disks[0].share = Some(report.clone());
+        let waited_seconds = report.waited_seconds + waited_seconds;
+        self.disk().share = Some(ShareReport { waited_seconds, ..report });
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
@@ -176,6 +187,11 @@ fn flows() -> Vec<Row> {
                 case.disk().caps = Some(Caps { iops, bytes_per_second, ..Caps::default() });
             }),
             "waits for its cap of 50 requests and 1 MiB a second",
+        ),
+        (
+            Cause::Share,
+            Case::flow(1000, [5.0, 0.0, 900.0]).with(|case| case.waits_for_share(0.8)),
+            "88% of the time of its requests, 800 us each; 7 requests wait now, with weight 100",
         ),
         (
             Cause::Neighbour,
@@ -383,7 +399,7 @@ fn failing_storage_is_the_cause_for_a_while_and_told_later() {
 #[test]
 fn a_cause_that_holds_now_comes_before_those_behind_it() {
     type Change = fn(&mut Case);
-    let changes: [(Cause, Change); 12] = [
+    let changes: [(Cause, Change); 13] = [
         (Cause::Fence, |case| case.disk().fence = Some(Fence { since_seconds: 3.0 })),
         (Cause::Full, |case| case.disk().waiting = 3),
         (Cause::Paused, |case| case.disk().state = DiskState::Paused),
@@ -399,6 +415,10 @@ fn a_cause_that_holds_now_comes_before_those_behind_it() {
         (Cause::NoCpu, |case| {
             *case.disk() = Case::flow(100, [900.0, 0.0, 100.0]).now.disks.remove(0);
             case.waits_for_cpu(0.5);
+        }),
+        (Cause::Share, |case| {
+            *case.disk() = Case::flow(100, [0.0, 0.0, 900.0]).now.disks.remove(0);
+            case.waits_for_share(0.08);
         }),
         (Cause::Restarted, |case| {
             case.now.uptime_seconds = 4.0;

@@ -11,7 +11,7 @@ use crate::wire_names::named;
 pub(crate) use device::no_such_device;
 pub use device::{DeviceNumber, MAX_DEVICE, choose};
 pub use gate::{allowed, check};
-pub use settings::{ALGORITHMS, DiskLimits, Tuning, limits, tuning};
+pub use settings::{ALGORITHMS, DiskLimits, Tuning, algorithm_with, limits, tuning};
 
 named! {
     /// Operation on a disk slot.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::caps::Caps;
 use crate::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollMode, PollSpec};
+use crate::share::DiskShare;
 use crate::spec::{CacheMode, MAX_QUEUES, SpecError, parse_size, refuse};
 
 /// Algorithms that limit a disk. The first is Ringway's, the second XenServer's.
 pub const ALGORITHMS: [&str; 2] = ["ringway", "ionice"];
-/// Range of a disk's weight.
-const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
+/// Parameters of algorithm `ringway`.
+const RINGWAY_KEYS: [&str; 8] =
+    ["iops", "iops-burst", "bytes", "bytes-burst", "burst", "weight", "floor-iops", "floor-bytes"];
 /// Field that errors name.
 const PARAMS: &str = "qos_algorithm_params";
 /// Idle threshold in percent of a CPU for text that is not a number, as in XenServer.
@@ -20,8 +22,8 @@ const BAD_IDLE_THRESHOLD: u8 = 50;
 pub struct DiskLimits {
     /// Caps of requests and bytes.
     pub caps: Caps,
-    /// Share of the storage when other disks compete for it, 1 to 1000.
-    pub weight: Option<u16>,
+    /// Share of the storage when other disks compete for it.
+    pub share: DiskShare,
 }
 
 /// Tuning of a disk. Absent fields are not set.
@@ -35,11 +37,21 @@ pub struct Tuning {
     pub cache: Option<CacheMode>,
 }
 
+/// Returns the algorithm after parameters with the keys `set` were set: a parameter of `ringway`
+/// turns an empty algorithm into `ringway`.
+pub fn algorithm_with<'a>(algorithm: &'a str, mut set: impl Iterator<Item = &'a str>) -> &'a str {
+    if algorithm.is_empty() && set.any(|key| RINGWAY_KEYS.contains(&key)) {
+        ALGORITHMS[0]
+    } else {
+        algorithm
+    }
+}
+
 /// Parses limits. An empty `algorithm` sets none, whatever the parameters.
 ///
 /// Algorithm `ringway` has the parameters `iops` and `bytes` (both a second), `iops-burst` and
-/// `bytes-burst` (the same, in a burst), `burst` (seconds of a full burst) and `weight` (1 to
-/// 1000). Algorithm `ionice` has `sched` and `class` and sets a weight. As in XenServer, an unknown
+/// `bytes-burst` (the same, in a burst), `burst` (seconds of a full burst), `weight` (1 to 1000),
+/// and `floor-iops` and `floor-bytes` (at least, both a second). Algorithm `ionice` has `sched` and `class` and sets a weight. As in XenServer, an unknown
 /// `sched` counts as best effort and an unknown `class` as normal.
 ///
 /// # Errors
@@ -48,7 +60,10 @@ pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Disk
     match algorithm {
         "" => Ok(DiskLimits::default()),
         "ringway" => ours(params),
-        "ionice" => Ok(DiskLimits { weight: Some(ionice(params)), ..DiskLimits::default() }),
+        "ionice" => Ok(DiskLimits {
+            share: DiskShare { weight: ionice(params), ..DiskShare::default() },
+            ..DiskLimits::default()
+        }),
         _ => refuse(
             "qos_algorithm_type",
             format!("{algorithm:?} is not known; use {} or nothing", ALGORITHMS.join(", ")),
@@ -86,7 +101,7 @@ pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
 
 fn ours(params: &BTreeMap<String, String>) -> Result<DiskLimits, SpecError> {
     let mut limits = DiskLimits::default();
-    let caps = &mut limits.caps;
+    let DiskLimits { caps, share } = &mut limits;
     for (key, text) in params {
         match key.as_str() {
             "iops" => caps.iops = Some(number(key, text)?),
@@ -94,14 +109,16 @@ fn ours(params: &BTreeMap<String, String>) -> Result<DiskLimits, SpecError> {
             "bytes" => caps.bytes_per_second = Some(bytes(key, text)?),
             "bytes-burst" => caps.bytes_burst = Some(bytes(key, text)?),
             "burst" => caps.burst_seconds = number(key, text)?,
-            "weight" => limits.weight = Some(weight(text)?),
+            "weight" => share.weight = number(key, text)?,
+            "floor-iops" => share.floor_iops = Some(number(key, text)?),
+            "floor-bytes" => share.floor_bytes = Some(bytes(key, text)?),
             _ => {
-                let known = "iops, iops-burst, bytes, bytes-burst, burst, weight";
+                let known = RINGWAY_KEYS.join(", ");
                 return refuse(PARAMS, format!("{key:?} is not known; use {known}"));
             }
         }
     }
-    match limits.caps.validate() {
+    match limits.caps.validate().and_then(|()| limits.share.validate()) {
         Ok(()) => Ok(limits),
         Err(error) => refuse(PARAMS, error.to_string()),
     }
@@ -114,13 +131,6 @@ fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T, SpecError> {
 
 fn bytes(key: &str, text: &str) -> Result<u64, SpecError> {
     parse_size(text).or_else(|error| refuse(PARAMS, format!("{key}: {}", error.problem)))
-}
-
-fn weight(text: &str) -> Result<u16, SpecError> {
-    let weight = text.parse().ok().filter(|weight| WEIGHTS.contains(weight));
-    let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
-    let problem = || format!("weight: {text:?} is not in {least} to {most}");
-    weight.map_or_else(|| refuse(PARAMS, problem()), Ok)
 }
 
 /// Returns the weight of a class and level: real time 800 to 1000, best effort 100 to 700, idle 10.
@@ -157,6 +167,8 @@ fn parse_threshold(text: &str) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::collection::btree_map;
     use proptest::prelude::*;
 
@@ -169,7 +181,8 @@ mod tests {
 
     #[test]
     fn our_own_limits() {
-        let params = "iops=500 iops-burst=2000 bytes=10M bytes-burst=20971520 burst=30 weight=300";
+        let params = "iops=500 iops-burst=2000 bytes=10M bytes-burst=20971520 burst=30 weight=300 \
+                      floor-iops=50 floor-bytes=1M";
         let caps = Caps {
             iops: Some(500),
             iops_burst: Some(2000),
@@ -177,11 +190,26 @@ mod tests {
             bytes_burst: Some(20 << 20),
             burst_seconds: 30,
         };
-        assert_eq!(limits("ringway", &map(params)), Ok(DiskLimits { caps, weight: Some(300) }));
+        let share = DiskShare { weight: 300, floor_iops: Some(50), floor_bytes: Some(1 << 20) };
+        assert_eq!(limits("ringway", &map(params)), Ok(DiskLimits { caps, share }));
+        assert!(map(params).keys().map(String::as_str).eq(BTreeSet::from(RINGWAY_KEYS)));
         assert_eq!(limits("ringway", &map("")), Ok(DiskLimits::default()));
         assert_eq!(limits("", &map("iops=nonsense")), Ok(DiskLimits::default()), "no algorithm");
         for algorithm in ALGORITHMS {
             assert!(limits(algorithm, &map("")).is_ok(), "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_of_ringway_sets_an_empty_algorithm() {
+        for (algorithm, keys, expected) in [
+            ("", "", ""),
+            ("", "weight", "ringway"),
+            ("", "mine floor-iops", "ringway"),
+            ("", "class sched mine", ""),
+            ("ionice", "weight", "ionice"),
+        ] {
+            assert_eq!(algorithm_with(algorithm, keys.split(' ')), expected, "{keys}");
         }
     }
 
@@ -198,6 +226,10 @@ mod tests {
             ("burst=4294967296", "burst: "),
             ("weight=0", "1 to 1000"),
             ("weight=1001", "1 to 1000"),
+            ("floor-iops=0", "share.floor_iops: 0 is not in"),
+            ("floor-iops=4.5", "floor-iops: \"4.5\" is not a whole number"),
+            ("floor-bytes=2T", "share.floor_bytes"),
+            ("floor-bytes=10X", "floor-bytes: \"10X\" has an unknown suffix"),
             ("speed=1", "\"speed\" is not known; use iops"),
         ] {
             let error = limits("ringway", &map(params)).unwrap_err();
@@ -225,7 +257,10 @@ mod tests {
             ("sched=anything class=8", 442),
             ("sched=idle class=7", 10),
         ] {
-            let expected = DiskLimits { weight: Some(weight), caps: Caps::default() };
+            let expected = DiskLimits {
+                share: DiskShare { weight, ..DiskShare::default() },
+                ..DiskLimits::default()
+            };
             assert_eq!(limits("ionice", &map(params)), Ok(expected), "{params}");
         }
     }
@@ -269,7 +304,7 @@ mod tests {
 
     /// Generates maps of known keys with values close to valid ones.
     fn any_map() -> impl Strategy<Value = BTreeMap<String, String>> {
-        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|sched|class|queues|cache\
+        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|floor-iops|floor-bytes|sched|class|queues|cache\
                    |polling-duration|polling-idle-threshold|[a-z]{0,3})";
         btree_map(key, "(-?[0-9]{0,21}[KMGT]?|[a-z]{0,4}|\\PC{0,8})", 0..5)
     }
@@ -279,7 +314,7 @@ mod tests {
         fn whatever_is_taken_can_be_kept(params in any_map(), algorithm in "(ringway|ionice|)") {
             if let Ok(limits) = limits(&algorithm, &params) {
                 prop_assert_eq!(limits.caps.validate(), Ok(()));
-                prop_assert!(limits.weight.is_none_or(|weight| WEIGHTS.contains(&weight)));
+                prop_assert_eq!(limits.share.validate(), Ok(()));
             }
             let tuning = tuning(&params);
             prop_assert_eq!(tuning.poll.validate(), Ok(()));

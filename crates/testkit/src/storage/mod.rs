@@ -1,4 +1,4 @@
-//! Storage that hangs on command, and storage with chosen sectors.
+//! Storage that hangs on command, storage with chosen sectors, and profiles of storage.
 //!
 //! - [`Hanging`], a file system: processes that write to it sleep in the kernel.
 //! - [`Stalling`], a block device: its requests, also reads, stay in the kernel.
@@ -10,6 +10,7 @@
 
 mod hanging;
 mod loop_device;
+mod profile;
 mod stalling;
 
 use std::ffi::OsStr;
@@ -20,6 +21,7 @@ use crate::error::{Error, Result};
 
 pub use hanging::Hanging;
 pub use loop_device::LoopDevice;
+pub use profile::store_profile;
 pub use stalling::Stalling;
 
 /// Shell that removes the storage when this is dropped.

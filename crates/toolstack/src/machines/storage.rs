@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use model::domain::serial;
 use model::id::{VbdId, VdiId};
-use model::spec::{Backend, DiskSpec, FileRef};
+use model::spec::{Backend, DiskShare, DiskSpec, FileRef};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeOp, VolumeState};
 use tokio::time::Instant;
@@ -238,6 +238,7 @@ impl MachineStepRunner {
             serial: Some(serial(disk.userdevice, source.vdi)),
             cache: disk.tuning.cache.unwrap_or_default(),
             caps: Some(limits.caps).filter(|caps| !caps.is_none()),
+            share: Some(limits.share).filter(|share| *share != DiskShare::default()),
             stop_deadline_ms: STOP_DEADLINE_MS,
             activate: false,
             ..DiskSpec::new(vbd.to_string(), socket, backend)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use model::report::Stats;
 use model::rpc::DiskReply;
-use model::spec::{Caps, DiskSpec, PollSpec};
+use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 
 use super::DatapathError;
 use crate::boxed_future::BoxFuture;
@@ -25,6 +25,12 @@ pub trait Datapath: fmt::Debug + Send + Sync {
     fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>>;
     /// Changes the caps of a disk.
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Changes the share of a disk in its storage.
+    fn share<'a>(
+        &'a self,
+        id: &'a str,
+        share: &'a DiskShare,
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Changes the polling of a disk's queues.
     fn poll<'a>(
         &'a self,

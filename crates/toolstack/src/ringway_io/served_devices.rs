@@ -106,13 +106,22 @@ impl ServedDevice for DiskSpec {
     }
 }
 
-/// Prepares another attach, if a `ringway-io` of an earlier version refused the block size of the
-/// storage in `params`: that is its default, and it does not know the word. Returns whether it did.
-pub(super) fn retry_without_storage_blocks(error: &DatapathError, params: &mut Value) -> bool {
+/// Prepares another attach, if a `ringway-io` of an earlier version refused what it does not know
+/// in `params`: the block size of the storage, which is its default, or a share, which has no effect
+/// until its upgrade. Returns whether it did.
+pub(super) fn retry_for_earlier_version(error: &DatapathError, params: &mut Value) -> bool {
     let DatapathError::Refused { source, .. } = error else { return false };
     let Some(fields) = params.as_object_mut() else { return false };
+    if source.code != code::INVALID_PARAMS {
+        return false;
+    }
+    if source.message.contains("unknown field `share`") && fields.remove("share").is_some() {
+        let id = fields.get("id").and_then(Value::as_str);
+        tracing::warn!(id, "weight and floors have no effect: upgrade this ringway-io");
+        return true;
+    }
     let is_storage = fields.get("block_size").is_some_and(|size| size == "storage");
-    source.code == code::INVALID_PARAMS && is_storage && fields.remove("block_size").is_some()
+    is_storage && fields.remove("block_size").is_some()
 }
 
 /// NIC, with the uplink of its network.
@@ -161,7 +170,7 @@ impl ServedDevice for SwitchNic {
 mod tests {
     use model::report::{FrameCounts, UplinkStats};
     use model::rpc::RpcError;
-    use model::spec::Backend;
+    use model::spec::{Backend, DiskShare};
 
     use super::*;
     use crate::machines::Drivers;
@@ -194,12 +203,29 @@ mod tests {
             serde_json::to_value(DiskSpec { block_size: Some(block_size), ..spec.clone() }).unwrap()
         };
         let mut storage = params(BlockSize::Storage);
-        assert!(!retry_without_storage_blocks(&refused(code::FAILED), &mut storage));
+        assert!(!retry_for_earlier_version(&refused(code::FAILED), &mut storage));
         let error = refused(code::INVALID_PARAMS);
-        assert!(!retry_without_storage_blocks(&error, &mut params(BlockSize::Bytes(512))));
-        assert!(retry_without_storage_blocks(&error, &mut storage));
+        assert!(!retry_for_earlier_version(&error, &mut params(BlockSize::Bytes(512))));
+        assert!(retry_for_earlier_version(&error, &mut storage));
         assert_eq!(storage, serde_json::to_value(&spec).unwrap());
-        assert!(!retry_without_storage_blocks(&error, &mut storage), "once is enough");
+        assert!(!retry_for_earlier_version(&error, &mut storage), "once is enough");
+    }
+
+    #[test]
+    fn an_earlier_version_attaches_disks_without_their_share() {
+        let spec = DiskSpec::new("a", "/a", Backend::Null(512));
+        let share = Some(DiskShare { weight: 400, ..DiskShare::default() });
+        let mut params = serde_json::to_value(DiskSpec { share, ..spec.clone() }).unwrap();
+        let refused = |message: &str| {
+            let source = RpcError { code: code::INVALID_PARAMS, message: message.into() };
+            DatapathError::Refused { what: "disk.attach".into(), source }
+        };
+        let other = refused("share.weight: 0 is not in 1 to 1000");
+        assert!(!retry_for_earlier_version(&other, &mut params));
+        let error = refused("unknown field `share`, expected one of `id`, `socket`");
+        assert!(retry_for_earlier_version(&error, &mut params));
+        assert_eq!(params, serde_json::to_value(&spec).unwrap());
+        assert!(!retry_for_earlier_version(&error, &mut params), "once is enough");
     }
 
     #[tokio::test]

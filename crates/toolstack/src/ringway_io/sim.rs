@@ -7,10 +7,10 @@ use model::id::{SrId, Uuid, VbdId};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
-    PollStats, QueuePolling, Stats,
+    PollStats, QueuePolling, ShareReport, Stats,
 };
 use model::rpc::{DiskReply, RpcError, code};
-use model::spec::{Backend, Caps, DiskSpec, FileRef, PollSpec};
+use model::spec::{Backend, Caps, DiskShare, DiskSpec, FileRef, PollSpec};
 use tokio::sync::mpsc;
 
 use super::{Datapath, DatapathError, FullDisks, Switch};
@@ -176,6 +176,15 @@ impl Datapath for SimPath {
         Box::pin(self.about(id, |disk| disk.spec.caps = Some(*caps).filter(|one| !one.is_none())))
     }
 
+    fn share<'a>(
+        &'a self,
+        id: &'a str,
+        share: &'a DiskShare,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let share = Some(*share).filter(|share| *share != DiskShare::default());
+        Box::pin(self.about(id, move |disk| disk.spec.share = share))
+    }
+
     fn poll<'a>(
         &'a self,
         id: &'a str,
@@ -192,6 +201,12 @@ impl Datapath for SimPath {
                 geometry: geometry(disk),
                 socket: disk.spec.socket.as_ref().map(|socket| socket.display().to_string()),
                 caps: disk.spec.caps,
+                share: Some(ShareReport {
+                    share: disk.spec.share.unwrap_or_default(),
+                    waited_seconds: 0.0,
+                    waiting: 0,
+                    splits: 0,
+                }),
                 polling: Some(PollStats {
                     set: disk.spec.polling().resolve(),
                     queues: QueuePolling {

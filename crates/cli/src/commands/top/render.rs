@@ -2,13 +2,14 @@
 
 use comfy_table::Table;
 use model::diagnosis::duration;
-use model::report::Stage;
 
 use super::order::{Column, Order};
 use super::rows::Row;
 use crate::table;
 
 const MB: f64 = 1e6;
+/// Place of the weight among the columns: after the state.
+const WEIGHT_AT: usize = 2;
 
 /// Returns the table.
 pub(super) fn table(rows: &[Row], order: Order, several: bool) -> Table {
@@ -29,6 +30,11 @@ pub(super) fn table(rows: &[Row], order: Order, several: bool) -> Table {
         "polled".into(),
         "errors".into(),
     ];
+    // Without calibrated storage, there are no weights to show.
+    let weights = rows.iter().any(|row| row.weight.is_some());
+    if weights {
+        header.insert(WEIGHT_AT, "weight".into());
+    }
     if several {
         header.insert(0, "socket".into());
     }
@@ -36,6 +42,10 @@ pub(super) fn table(rows: &[Row], order: Order, several: bool) -> Table {
     let mut table = table::new(&header, if several { 3 } else { 2 });
     for row in rows {
         let mut cells = cells(row);
+        if weights {
+            let weight = row.weight.map_or_else(|| "-".into(), |weight| weight.to_string());
+            cells.insert(WEIGHT_AT, weight);
+        }
         if several {
             cells.insert(0, row.place.clone());
         }
@@ -48,14 +58,7 @@ fn cells(row: &Row) -> Vec<String> {
     let time = |seconds: f64| if seconds > 0.0 { duration(seconds) } else { "-".into() };
     let place = row.longest.map_or_else(
         || "-".into(),
-        |(stage, share)| {
-            let name = match stage {
-                Stage::Queue => "ring",
-                Stage::Completion => "back",
-                stage => stage.name(),
-            };
-            format!("{name} {:.0}%", share.min(1.0) * 100.0)
-        },
+        |(place, share)| format!("{place} {:.0}%", share.min(1.0) * 100.0),
     );
     vec![
         row.disk.clone(),

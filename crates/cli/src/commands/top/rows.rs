@@ -17,7 +17,10 @@ pub(super) struct Row {
     /// Mean latency in seconds.
     pub(super) latency: f64,
     pub(super) p99: f64,
-    pub(super) longest: Option<(Stage, f64)>,
+    /// Where requests spend the largest part of their time, and that part.
+    pub(super) longest: Option<(&'static str, f64)>,
+    /// Weight at its storage, if disks share that.
+    pub(super) weight: Option<u16>,
     pub(super) in_flight: u64,
     pub(super) oldest: f64,
     pub(super) cpu: f64,
@@ -51,9 +54,18 @@ fn of_disk(before: Option<&DiskStats>, now: &DiskStats, seconds: f64) -> Row {
         (count, grown(&|disk| sum(disk, &|one| one.sum_seconds)))
     };
     let (count, total) = spent(Stage::Total);
-    let parts = [Stage::Queue, Stage::Cap, Stage::Device, Stage::Completion];
-    let shares = parts.map(|stage| (stage, spent(stage).1 / total.max(1e-12)));
-    let longest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    // A request that waits for its share is in stage `device`.
+    let device = spent(Stage::Device).1;
+    let waited = grown(&|disk| disk.share.as_ref().map_or(0.0, |share| share.waited_seconds));
+    let waited = waited.min(device);
+    let parts = [
+        ("ring", spent(Stage::Queue).1),
+        ("cap", spent(Stage::Cap).1),
+        ("share", waited),
+        ("device", device - waited),
+        ("back", spent(Stage::Completion).1),
+    ];
+    let longest = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
     Row {
         place: String::new(),
         disk: now.id.clone(),
@@ -64,7 +76,8 @@ fn of_disk(before: Option<&DiskStats>, now: &DiskStats, seconds: f64) -> Row {
         bytes_per_second: rate(&|disk| (disk.bytes.read + disk.bytes.write) as f64),
         latency: if count > 0.0 { total / count } else { 0.0 },
         p99: now.latency.p99_us / 1e6,
-        longest: longest.filter(|_| total > 0.0),
+        longest: longest.filter(|_| total > 0.0).map(|(place, seconds)| (place, seconds / total)),
+        weight: now.share.as_ref().map(|report| report.share.weight),
         in_flight: now.in_flight + now.queued,
         oldest: now.oldest.map_or(0.0, |oldest| oldest.age_seconds),
         cpu: rate(&|disk| disk.busy_seconds),

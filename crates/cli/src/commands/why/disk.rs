@@ -2,8 +2,8 @@
 
 use model::diagnosis::{DiskVerdict, bytes, duration};
 use model::report::{
-    DiskStats, OldestRequest, PollRefusals, PollStats, QueuePolling, QueueStats, SlowRequest,
-    StartReason, Stats, WorkerStart,
+    DiskStats, OldestRequest, PollRefusals, PollStats, QueuePolling, QueueStats, ShareReport,
+    SlowRequest, StartReason, Stats, WorkerStart,
 };
 
 use super::report;
@@ -45,6 +45,9 @@ pub(super) fn report_text(verdict: &DiskVerdict, disk: &DiskStats, process: &Sta
         true => " No request has ended yet.\n".into(),
         false => format!(" {}:\n{}\n", since(process), stages(disk)),
     };
+    if let Some(report) = &disk.share {
+        text += &format!("\n{}\n", shared(report));
+    }
     if let Some(polling) = &disk.polling {
         text += &format!("\n{}\n", polled(polling));
     }
@@ -56,6 +59,16 @@ pub(super) fn report_text(verdict: &DiskVerdict, disk: &DiskStats, process: &Sta
         text += &format!("\nSlow requests, the latest first:\n{}\n", slow(&disk.slow));
     }
     text
+}
+
+/// Returns the share of the storage, with the waits for it.
+fn shared(report: &ShareReport) -> String {
+    let ShareReport { share, waited_seconds, waiting, splits } = report;
+    format!(
+        "Its share of the storage: {share}; its requests have waited {} for it in sum, {waiting} wait \
+         now, {splits} went there in pieces.",
+        duration(*waited_seconds)
+    )
 }
 
 /// Returns the polling settings, with the cost and gain of polling.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::domain::pci::MAX_CDS;
-use model::vbd::{DeviceNumber, VbdOp, choose, limits};
+use model::vbd::{DeviceNumber, VbdOp, algorithm_with, choose, limits};
 use model::vm::PowerState;
 use xenapi::table::{FieldIx, vbd, vdi, vm};
 use xenapi::{ApiError, NULL_REF, Value, codes};
@@ -30,7 +30,11 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let given = args.map("args");
     let mut fields = constructed(&vbd::CLASS, given)?;
     let new_vbd = wanted(given);
-    limited(given.get("qos_algorithm_type"), given.get("qos_algorithm_params"))?;
+    let params = given.get("qos_algorithm_params").map(plain).unwrap_or_default();
+    let algorithm = given.get("qos_algorithm_type").map_or("", text);
+    let algorithm = algorithm_with(algorithm, params.keys().map(String::as_str));
+    limited(algorithm, &params)?;
+    put(&mut fields, vbd::Field::qos_algorithm_type, Value::text(algorithm));
     let made = ctx.change(|tx| {
         let number = allowed(&tx.view(), &new_vbd)?;
         put(&mut fields, vbd::Field::userdevice, Value::text(number.to_string()));
@@ -120,10 +124,8 @@ pub(in crate::calls) fn numbers(
 }
 
 /// Checks that the QoS settings are valid.
-pub(crate) fn limited(algorithm: Option<&Value>, params: Option<&Value>) -> Result<(), ApiError> {
-    let algorithm = algorithm.map_or("", text);
-    let params = params.map(plain).unwrap_or_default();
-    match limits(algorithm, &params) {
+pub(crate) fn limited(algorithm: &str, params: &BTreeMap<String, String>) -> Result<(), ApiError> {
+    match limits(algorithm, params) {
         Ok(_) => Ok(()),
         Err(error) => {
             let value = if error.field == "qos_algorithm_type" { algorithm } else { "" };

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use model::caps::Caps;
 use model::poll::{EffectivePolling, PollMode};
+use model::share::DiskShare;
 use testkit::ringwayd::Shell;
 
 use super::world::{Machine, PATIENCE, World};
@@ -12,10 +13,11 @@ use super::world::{Machine, PATIENCE, World};
 const RATE: u64 = 64 << 10;
 const READ: u64 = 8 * RATE;
 
-/// `xe` sets polling and caps of a disk, which hold at once.
+/// `xe` sets polling, share and caps of a disk, which hold at once.
 pub(super) fn xe_sets_a_disk(world: &mut World, machine: &Machine, shell: &mut Shell) {
     let knobs = Knobs::of(world, machine);
     knobs.polling(world);
+    knobs.share(world);
     knobs.caps(world);
 
     // Without read-ahead and with an empty cache, each page is one request.
@@ -35,6 +37,7 @@ pub(super) fn xe_sets_a_disk(world: &mut World, machine: &Machine, shell: &mut S
     knobs.xe(world, "clear", &["param-name=qos_algorithm_params"]);
     knobs.set(world, &["qos_algorithm_type=ionice", "qos_algorithm_params:sched=rt"]);
     world.until_served(&machine.slot, |disk| disk.caps.is_none());
+    knobs.shares(world, DiskShare { weight: 914, ..DiskShare::default() });
     let algorithm = world.record("VBD", &machine.slot);
     assert_eq!(algorithm.text("qos_algorithm_type"), "ionice");
     assert_eq!(world.record("VBD", &machine.slot).int("status_code"), 0);
@@ -90,7 +93,25 @@ impl Knobs {
         self.polls(world, usual);
     }
 
-    /// Checks all caps together, and none after their removal.
+    fn shares(&self, world: &mut World, wanted: DiskShare) {
+        world.until_served(&self.slot, |disk| disk.share.unwrap().share == wanted);
+    }
+
+    /// Checks that one command sets a weight, and that floors are added to it.
+    fn share(&self, world: &mut World) {
+        self.set(world, &["qos_algorithm_params:weight=4"]);
+        let light = DiskShare { weight: 4, ..DiskShare::default() };
+        self.shares(world, light);
+        assert_eq!(world.record("VBD", &self.slot).text("qos_algorithm_type"), "ringway");
+        self.set(world, &["qos_algorithm_params:floor-iops=50"]);
+        self.set(world, &["qos_algorithm_params:floor-bytes=1M"]);
+        self.shares(world, DiskShare { floor_iops: Some(50), floor_bytes: Some(1 << 20), ..light });
+        self.xe(world, "clear", &["param-name=qos_algorithm_params"]);
+        self.set(world, &["qos_algorithm_type="]);
+        self.shares(world, DiskShare::default());
+    }
+
+    /// Checks all caps and a weight together, and none after their removal.
     fn caps(&self, world: &mut World) {
         let words = ["type=ringway", "params:iops=700", "params:iops-burst=900", "params:bytes=1M"];
         let more = ["params:bytes-burst=2M", "params:burst=3", "params:weight=300"];
@@ -101,10 +122,9 @@ impl Knobs {
         let (bytes_per_second, bytes_burst) = (Some(1 << 20), Some(2 << 20));
         let all = Caps { iops, iops_burst, bytes_per_second, bytes_burst, burst_seconds: 3 };
         world.until_served(&self.slot, |disk| disk.caps == Some(all));
-        // The weight has no effect yet.
-        let record = world.record("VBD", &self.slot);
-        assert_eq!(record.pairs("qos_algorithm_params")["weight"], "300");
+        self.shares(world, DiskShare { weight: 300, ..DiskShare::default() });
         self.xe(world, "clear", &["param-name=qos_algorithm_params"]);
         world.until_served(&self.slot, |disk| disk.caps.is_none());
+        self.shares(world, DiskShare::default());
     }
 }

@@ -12,7 +12,7 @@ use super::SrDatapath;
 use crate::ringway_io::DatapathError;
 use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
 use crate::ringway_io::rpc_client::{RpcCall, is, nonsense, typed};
-use crate::ringway_io::served_devices::retry_without_storage_blocks;
+use crate::ringway_io::served_devices::retry_for_earlier_version;
 use crate::ringway_io::spec_store::SpecStore;
 
 /// State of a disk that already exists at an attach.
@@ -42,7 +42,7 @@ impl SrDatapath {
             let refused = match self.rpc_client.call(rpc_call, note).await {
                 Ok(reply) => return typed(method, reply),
                 Err(refused) if is(&refused, code::WRONG_STATE) => refused,
-                Err(refused) if retry_without_storage_blocks(&refused, &mut params) => continue,
+                Err(refused) if retry_for_earlier_version(&refused, &mut params) => continue,
                 Err(error) => return Err(error),
             };
             match self.there(spec).await? {
@@ -95,6 +95,10 @@ impl SrDatapath {
         if disk.caps != spec.caps {
             self.caps(&spec.id, spec.caps).await?;
         }
+        let share = spec.share.unwrap_or_default();
+        if disk.share.is_none_or(|present| present.share != share) {
+            self.share(&spec.id, share).await?;
+        }
         self.poll(&spec.id, spec.polling()).await?;
         if spec.activate {
             self.activate(&spec.id).await?;
@@ -108,7 +112,7 @@ impl SrDatapath {
 /// while it is served.
 fn is_same(one: &DiskSpec, other: &DiskSpec) -> bool {
     let fixed = |spec: &DiskSpec| {
-        let changing = DiskSpec { activate: true, caps: None, ..spec.clone() };
+        let changing = DiskSpec { activate: true, caps: None, share: None, ..spec.clone() };
         // A served disk keeps the block size that its guest knows.
         let spec = DiskSpec { block_size: None, ..changing };
         spec.with_polling(PollSpec::default())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::report::Stats;
 use model::rpc::{DiskReply, code};
-use model::spec::{Caps, DiskSpec, PollSpec};
+use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 use serde_json::{Value, json};
 
 use super::rpc_client::{RpcCall, RpcClient, gone_is_done, is, task, typed};
@@ -80,6 +80,23 @@ impl SrDatapath {
         self.rpc_client.set(id, ask, |spec| spec.caps = caps).await
     }
 
+    async fn share(&self, id: &str, share: DiskShare) -> Result<(), DatapathError> {
+        let DiskShare { weight, floor_iops, floor_bytes } = share;
+        let params = json!({
+            "id": id,
+            "weight": weight,
+            "floor_iops": floor_iops,
+            "floor_bytes": floor_bytes,
+        });
+        let stored = Some(share).filter(|share| *share != DiskShare::default());
+        let ask = ("disk.weight", params);
+        match self.rpc_client.set(id, ask, |spec| spec.share = stored).await {
+            // A `ringway-io` of an earlier version has no shares, so the default is in effect.
+            Err(error) if stored.is_none() && is(&error, code::METHOD_NOT_FOUND) => Ok(()),
+            result => result,
+        }
+    }
+
     async fn poll(&self, id: &str, polling: PollSpec) -> Result<(), DatapathError> {
         let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
         // Send unset values too: they reset the disk to the process's defaults.
@@ -132,6 +149,15 @@ impl Datapath for SrDatapath {
         let caps = (*caps != Caps::default()).then_some(*caps);
         let (this, id) = (self.clone(), id.to_owned());
         task(async move { this.caps(&id, caps).await })
+    }
+
+    fn share<'a>(
+        &'a self,
+        id: &'a str,
+        share: &'a DiskShare,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, id, share) = (self.clone(), id.to_owned(), *share);
+        task(async move { this.share(&id, share).await })
     }
 
     fn poll<'a>(

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use model::report::DiskState;
-use model::spec::Caps;
+use model::spec::{Caps, DiskShare, DiskSpec};
 use testkit::process::write_script;
 use tokio::task::JoinSet;
 use toolstack::machines::DatapathProvider;
-use toolstack::ringway_io::RpcConnection;
+use toolstack::ringway_io::{Datapath, RpcConnection};
 
-use super::host::{Host, of, sr, state, stats_of};
+use super::host::{Host, disk, of, sr, state, stats_of};
 use super::{eventually, kill};
 
 /// Workers are killed repeatedly while disks are attached and detached. Each call must take effect.
@@ -109,6 +109,44 @@ async fn another_one_takes_the_place_of_one_that_dies() {
     eventually("nobody is missed", async || io.stats().await.unwrap().is_none()).await;
     io.attach(&host.disk("c")).await.unwrap();
     daemon.end(sr()).await.unwrap();
+}
+
+/// A share survives the death of the worker, and of all processes.
+#[tokio::test]
+async fn a_share_stays_through_deaths() {
+    let host = Host::new();
+    host.calibrated();
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    let heavy = DiskShare { weight: 400, floor_iops: Some(50), floor_bytes: Some(1 << 20) };
+    io.attach(&DiskSpec { share: Some(heavy), ..host.disk("a") }).await.unwrap();
+    io.attach(&host.disk("b")).await.unwrap();
+    assert_eq!(share(&io, "a").await, Some(heavy));
+    assert_eq!(share(&io, "b").await, Some(DiskShare::default()));
+    let light = DiskShare { weight: 4, ..DiskShare::default() };
+    io.share("b", &light).await.unwrap();
+    io.share("a", &DiskShare::default()).await.unwrap();
+    let keeper = stats_of(&io).await.keeper.unwrap().pid.cast_signed();
+    for all in [false, true] {
+        let pid = stats_of(&io).await.pid;
+        host.processes().into_iter().filter(|pid| all || *pid != keeper).for_each(kill);
+        let another = async || {
+            let stats = io.stats().await.ok().flatten();
+            stats.is_some_and(|stats| stats.pid != pid && stats.disks.len() == 2)
+        };
+        eventually("another worker", another).await;
+        assert_eq!(share(&io, "a").await, Some(DiskShare::default()));
+        assert_eq!(share(&io, "b").await, Some(light));
+    }
+    // An attach of a served disk adapts the share.
+    io.attach(&DiskSpec { share: Some(heavy), ..host.disk("b") }).await.unwrap();
+    assert_eq!(share(&io, "b").await, Some(heavy));
+    assert_eq!(share(&io, "a").await, Some(DiskShare::default()));
+    daemon.end(sr()).await.unwrap();
+}
+
+async fn share(io: &Arc<dyn Datapath>, id: &str) -> Option<DiskShare> {
+    disk(io, id).await?.share.map(|report| report.share)
 }
 
 /// Returns the disks of the process behind the control socket, without the datapath under test.

@@ -1,5 +1,6 @@
 //! Host on which real `ringway-io` processes serve disks.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,12 @@ impl Host {
         let mut spec = DiskSpec::new(id, socket, Backend::File(image.into()));
         (spec.activate, spec.stop_deadline_ms) = (false, 10_000);
         spec
+    }
+
+    /// Lets the disks of this host share their storage.
+    pub(super) fn calibrated(&self) {
+        let device = std::fs::metadata(self.dir.path()).unwrap().dev();
+        testkit::storage::store_profile(self.dir.path(), calibrate::identity(device)).unwrap();
     }
 
     /// Returns all processes of its datapaths.

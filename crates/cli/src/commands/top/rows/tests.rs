@@ -4,8 +4,8 @@ use super::super::order::{Column, Order};
 use super::super::render::table;
 use super::*;
 use model::poll::EffectivePolling;
-use model::report::{Latency, Op, PollRefusals, QueuePolling, StageTimes};
-use model::spec::Backend;
+use model::report::{Latency, Op, PollRefusals, QueuePolling, ShareReport, StageTimes};
+use model::spec::{Backend, DiskShare};
 
 fn sample(uptime_seconds: f64, reads: [u64; 2], device_seconds: f64) -> Stats {
     let disks = [("a", reads[0]), ("b", reads[1])].map(|(id, reads)| {
@@ -44,7 +44,23 @@ fn rates_are_those_between_the_samples() {
     assert_eq!((rows[0].read_iops, rows[1].iops), (100.0, 25.0));
     assert_eq!(rows[0].bytes_per_second, 409_600.0);
     assert!((rows[0].latency - 0.1 / 200.0).abs() < 1e-9);
-    assert_eq!(rows[0].longest.unwrap().0, Stage::Device);
+    assert_eq!(rows[0].longest.unwrap().0, "device");
+}
+
+#[test]
+fn waits_for_a_share_are_not_shown_as_the_storages_time() {
+    let between = |waited_seconds| {
+        let (before, mut now) = (sample(10.0, [100, 0], 1.0), sample(12.0, [300, 50], 2.0));
+        let share = DiskShare { weight: 4, ..DiskShare::default() };
+        now.disks[0].share = Some(ShareReport { share, waited_seconds, waiting: 0, splits: 0 });
+        rows(Some(&before), &now, "")
+    };
+    assert_eq!(between(0.7)[0].longest, Some(("share", 0.7)));
+    assert_eq!(between(0.2)[0].longest, Some(("device", 0.8)));
+    let shown = |rows: &[Row]| table(rows, Order::new(Column::Disk), false).to_string();
+    let with = shown(&between(0.7));
+    assert!(with.contains("weight") && with.contains(" 4 "), "{with}");
+    assert!(!shown(&rows(None, &sample(10.0, [100, 0], 1.0), "")).contains("weight"));
 }
 
 #[test]

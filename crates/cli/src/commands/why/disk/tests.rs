@@ -2,7 +2,7 @@
 
 use model::diagnosis::{DiskFacts, judge};
 use model::report::{PollReason, QueuePolling};
-use model::spec::Backend;
+use model::spec::{Backend, DiskShare};
 
 use super::*;
 
@@ -66,4 +66,15 @@ fn queues_have_a_line_each_where_there_are_several() {
     assert_eq!((lines(&all, "pays"), lines(&all, "too_long")), (15, 1), "{all}");
     let widest = all.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 80, "{all}");
+}
+
+#[test]
+fn a_share_of_the_storage_is_told() {
+    let share = DiskShare { floor_iops: Some(50), ..DiskShare::default() };
+    let report = ShareReport { share, waited_seconds: 1.5, waiting: 3, splits: 12 };
+    assert_eq!(
+        shared(&report),
+        "Its share of the storage: weight 100 and a floor of 50 requests a second; its requests have \
+         waited 1.5 s for it in sum, 3 wait now, 12 went there in pieces."
+    );
 }

@@ -1,0 +1,64 @@
+//! Diagnosis of waits for a share of the storage.
+
+use super::flow::{SHARE_NAMED, WAIT_MIN_SECONDS, rate};
+use super::units::{bytes, duration};
+use super::{Cause, DiskFacts, DiskVerdict};
+use crate::report::{DiskStats, ShareReport, Stage};
+use crate::share::{DiskShare, WEIGHTS};
+
+/// Returns a verdict if requests spend their time waiting for the disk's share of the storage.
+pub(super) fn waits(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let disk = facts.disk;
+    let report = disk.share.as_ref()?;
+    let (requests, total) = facts.spent(Stage::Total);
+    let waited = facts.grown(|disk| disk.share.as_ref().map_or(0.0, |one| one.waited_seconds));
+    let waited = waited.min(total);
+    let mean = if requests > 0.0 { waited / requests } else { 0.0 };
+    if total <= 0.0 || waited / total < SHARE_NAMED || mean < WAIT_MIN_SECONDS {
+        return None;
+    }
+    let sentence = format!(
+        "{} waits for its share of the storage: {:.0}% of the time of its requests, {} each; {} \
+         requests wait now, with {}{}.",
+        disk.id,
+        waited / total * 100.0,
+        duration(mean),
+        report.waiting,
+        report.share,
+        other(facts).unwrap_or_default(),
+    );
+    Some(DiskVerdict::new(Cause::Share, sentence).at(Stage::Device).next(remedy(disk, report)))
+}
+
+/// Describes the disk that moves the most beside this one.
+fn other(facts: &DiskFacts<'_>) -> Option<String> {
+    let moved = |disk: &DiskStats| (disk.bytes.read + disk.bytes.write) as f64;
+    let others = facts.process.disks.iter().filter(|other| other.id != facts.disk.id);
+    let others = others.filter_map(|other| {
+        Some((other, facts.grown_of(other, moved), other.share.as_ref()?.share.weight))
+    });
+    let (busiest, moved, weight) = others.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let speed = bytes(rate(facts, moved) as u64);
+    (moved > 0.0)
+        .then(|| format!(", while {} with weight {weight} moves {speed} a second", busiest.id))
+}
+
+/// Returns the command that raises the weight. It lists the floors, because `disk.weight` removes
+/// absent ones.
+fn remedy(disk: &DiskStats, report: &ShareReport) -> String {
+    let DiskShare { weight, floor_iops, floor_bytes } = report.share;
+    if weight == *WEIGHTS.end() {
+        return "its weight is the largest: give the other disks a smaller one, or this one a floor"
+            .into();
+    }
+    let weight = weight.saturating_mul(2).min(*WEIGHTS.end());
+    let floors = [("floor_iops", floor_iops), ("floor_bytes", floor_bytes)];
+    let floors = floors.into_iter().filter_map(|(name, value)| Some(format!(" {name}={}", value?)));
+    format!(
+        "if that is not meant, give it a larger weight or a floor, for example: ringway io \
+         disk.weight id={} weight={weight}{}; for a disk of a VM: xe vbd-param-set uuid=UUID \
+         qos_algorithm_params:weight={weight}",
+        disk.id,
+        floors.collect::<String>(),
+    )
+}
