@@ -153,11 +153,10 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         Ok(Some(Dispatch { permit, disk, key, offset, bytes, last }))
     }
 
-    /// Returns the place of the disk's next request. The pieces of one request get half of a knee at
-    /// most, unless no other disk is active: a request that hangs holds no other.
+    /// Returns the place of the disk's next request. The pieces of one request get three quarters of
+    /// a knee at most: a request that hangs holds no other.
     fn next_place(&self, disk: DiskId, discards: bool) -> Option<Place> {
-        let limit = if self.share.is_sole(disk) { u64::MAX } else { self.profile.knee_ns / 2 };
-        self.disks.get(disk.slot())?.next(discards, limit)
+        self.disks.get(disk.slot())?.next(discards, self.profile.knee_ns / 4 * 3)
     }
 
     /// Takes one of the places of discards in flight, in the order in which reactors wait. Two

@@ -18,6 +18,8 @@ pub(super) struct HeldRequest<K> {
     /// Number of the request in its queue, and tokens of its pieces in flight.
     pub(super) number: u64,
     pub(super) in_flight: u64,
+    /// Token of the last piece.
+    pub(super) token: u64,
     pub(super) since: u64,
     pub(super) cost: u64,
 }
@@ -74,10 +76,12 @@ impl<K> HeldRequests<K> {
         queue.push_back(request);
     }
 
-    /// Returns the place of the next request: the oldest whose pieces in flight have less than
-    /// `tokens`. `discards` is whether it may be a discard.
+    /// Returns the place of the next request: the oldest whose pieces in flight leave room for one
+    /// more within `tokens`. `discards` is whether it may be a discard.
     pub(super) fn next(&self, discards: bool, tokens: u64) -> Option<Place> {
-        let request = self.requests.iter().position(|request| request.in_flight < tokens);
+        let request = self.requests.iter().position(|request| {
+            request.in_flight == 0 || request.in_flight + request.token <= tokens
+        });
         let since = |place: usize| self.requests.get(place).map(|request| request.since);
         let discard = self.discards.front().filter(|_| discards);
         match (request, discard) {
@@ -128,7 +132,10 @@ impl<K> HeldRequests<K> {
 
     /// Takes the token of a piece for its request, of which more pieces follow.
     pub(super) fn take(&mut self, number: u64, token: u64) {
-        self.by_number(number).into_iter().for_each(|request| request.in_flight += token);
+        if let Some(request) = self.by_number(number) {
+            request.token = token;
+            request.in_flight += token;
+        }
     }
 
     /// Returns the token of a piece to its request, if more pieces follow.

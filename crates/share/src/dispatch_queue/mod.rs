@@ -214,6 +214,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             pieces: 0,
             number,
             in_flight: 0,
+            token: 0,
             since: now,
             cost,
         });
@@ -258,8 +259,13 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         add(ReactorCell::Costs, operation.cost.wrapping_neg());
         add(ReactorCell::Discards, u64::from(operation.discard).wrapping_neg());
         self.free(operation.disk, Tokens::one(operation.token));
-        if let Some(held) = self.disks.get_mut(operation.disk.slot()) {
+        if operation.request > 0
+            && let Some(held) = self.disks.get_mut(operation.disk.slot())
+        {
             held.complete(operation.request, operation.token + operation.given_back);
+            // The disk may have had too many pieces in flight to use its share.
+            let virtual_time = self.survey(now).virtual_time;
+            charge::lift(self.share.disk(operation.disk), virtual_time, self.credit());
         }
         if let Some(kind) = self.profile.turn {
             turn::complete(self.share.state(), kind, operation.disk, now);

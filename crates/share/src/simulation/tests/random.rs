@@ -102,7 +102,11 @@ fn wait_bound(scenario: &Scenario, profile: &Profile, at: usize) -> u64 {
     let floors = scenario.disks.iter().any(|(c, _)| c.floor_bytes + c.floor_requests > 0);
     let hung = scenario.disks.iter().any(|(_, workload)| workload.hangs.is_some());
     let factor = if floors { 5 } else { 1 } * if hung { 2 } else { 1 } * 2;
-    (service + 2 * profile.latency_ns) * factor * 100 / slowest + 3 * MS + 2 * scenario.stalls
+    // A disk that was alone has all of its requests at the device, and a hog's own are ahead, too.
+    let ahead = scenario.disks.iter().map(|(_, other)| other.depth * cost(other)).max();
+    (service + 2 * profile.latency_ns + ahead.unwrap_or(0)) * factor * 100 / slowest
+        + 3 * MS
+        + 2 * scenario.stalls
 }
 
 fn check(seed: u64) -> [u64; 3] {
@@ -139,16 +143,24 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
     if floors || profile.turn.is_some() {
         return 0;
     }
+    // A disk with few large requests cannot use all tokens.
+    let piece = profile.piece.map_or(u64::MAX, |piece| piece.bytes);
+    let is_hog = |workload: &Workload| {
+        workload.hangs.is_none() && (workload.bytes <= piece || workload.depth >= 4)
+    };
     let backlogged = || {
         let disks = report.disks.iter().zip(&scenario.disks);
-        disks.filter(|(disk, (_, workload))| disk.backlogged && workload.hangs.is_none())
+        disks.filter(|(disk, (_, workload))| disk.backlogged && is_hog(workload))
     };
-    let steps = backlogged().map(|(_, (config, workload))| {
+    let steps = scenario.disks.iter().map(|(config, workload)| {
         let cost = profile.cost(Op::new(OpKind::Write, workload.bytes));
         cost * 100 / config.weight
     });
     let weights: u64 = backlogged().map(|(disk, _)| disk.weight).sum();
+    // A disk of little weight may get what others cannot use in that moment: a fiftieth of the time.
+    let least = backlogged().map(|(disk, _)| disk.weight).min().unwrap_or(1);
     let slack = 3 * steps.max().unwrap_or(0)
+        + report.counted_ns / 50 * 100 / least
         + profile.knee_ns
         + 2 * (MS + scenario.stalls) * 100 / weights.max(1);
     let shares = backlogged().map(|(disk, _)| disk.served * 100 / disk.weight);
