@@ -46,7 +46,9 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             order::publish(own, key);
         }
         let survey = self.survey(now);
-        if let Some((_, other)) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
+        if let Some((_, other)) = survey.discard_waits
+            && std::mem::take(&mut self.discard_freed)
+        {
             self.kick(other, now);
         }
         let due = charge::is_due_key(key);

@@ -42,6 +42,8 @@ pub(super) struct Report {
     pub(super) depths: (u64, u64),
     /// Most discards in flight at once.
     pub(super) discards: u64,
+    /// Commands that were sent to the device.
+    pub(super) commands: u64,
     pub(super) kicks: u64,
     pub(super) turns: u64,
 }
