@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 24] = [
+const LAYERS: [(&str, &[&str]); 25] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("nic", &["error-causes", "memory", "virtq", "net", "reactor"]),
     ("nbd", &["memory", "disk", "reactor"]),
     ("image", &["error-causes", "memory"]),
+    ("share", &[]),
     ("mapped", &["memory", "reactor", "disk", "image"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
@@ -59,7 +60,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 12] = [
+const DATA_PLANE: [&str; 13] = [
     "memory",
     "virtq",
     "reactor",
@@ -70,6 +71,7 @@ const DATA_PLANE: [&str; 12] = [
     "nic",
     "nbd",
     "image",
+    "share",
     "vhost-user",
     "iod",
 ];
