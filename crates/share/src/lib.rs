@@ -96,6 +96,7 @@
 //! - A dispatch of a disk with little weight moves virtual time far: another disk that becomes active
 //!   in that moment may wait for as much. `simulation::tests::random` has the bound.
 //! - A reactor looks at all its disks that hold requests for each dispatch.
+//! - Virtual time lasts for 292 years of device time at weight 100, for 2.9 years at weight 1.
 //! - Weights of background work are low, but it does not stop when others' latency suffers.
 //!
 //! # How to test

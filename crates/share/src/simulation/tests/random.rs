@@ -145,10 +145,13 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
     if floors || profile.turn.is_some() {
         return 0;
     }
-    // A disk with few large requests cannot use all tokens.
+    // A disk with few large requests cannot use all tokens, and discards wait for discards. Urgent
+    // requests go ahead of their share.
     let piece = profile.piece.map_or(u64::MAX, |piece| piece.bytes);
     let is_hog = |workload: &Workload| {
-        workload.hangs.is_none() && (workload.bytes <= piece || workload.depth >= 4)
+        let waits_for_tokens = workload.mix[1] + workload.mix[3] == 0;
+        let can_use_all = workload.bytes <= piece || workload.depth >= 4;
+        workload.hangs.is_none() && waits_for_tokens && can_use_all
     };
     let backlogged = || {
         let disks = report.disks.iter().zip(&scenario.disks);
