@@ -95,8 +95,7 @@ pub(crate) fn is_due(slot: Slot<'_>, now: u64) -> bool {
 pub(crate) fn count_floors(slot: Slot<'_>, bytes: u64, last: bool, now: u64) {
     let count = |floor, at, units: u64| {
         let rate = slot.disk(floor).load(Relaxed);
-        if rate > 0 {
-            let step = units.saturating_mul(SECOND) / rate;
+        if let Some(step) = units.saturating_mul(SECOND).checked_div(rate) {
             let at = slot.disk(at);
             let from = at.load(Relaxed).max(now.saturating_sub(FLOOR_LAG_NS));
             at.store(from.saturating_add(step), Relaxed);

@@ -27,7 +27,7 @@ pub(crate) fn end_window(state: State<'_>, profile: &Profile, now: u64) {
             .reactors()
             .fold(0, |sum: u64, (_, slot)| sum.wrapping_add(slot.reactor(cell).load(Relaxed)));
         // A slot that was freed and taken anew made the sum smaller: this window says nothing.
-        sum.checked_sub(state.header(header).swap(sum, Relaxed)).unwrap_or(0)
+        sum.saturating_sub(state.header(header).swap(sum, Relaxed))
     };
     let latency = grown(Header::Latency, ReactorCell::Latency);
     let expected = grown(Header::Expected, ReactorCell::Expected);

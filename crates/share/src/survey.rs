@@ -37,7 +37,7 @@ impl Survey {
             survey.costs = survey.costs.saturating_add(load(ReactorCell::Costs));
             survey.discards = survey.discards.saturating_add(load(ReactorCell::Discards));
             survey.virtual_time = survey.virtual_time.max(load(ReactorCell::Start));
-            if is_stalled(slot.reactor(ReactorCell::Kicked).load(Relaxed), now) {
+            if at != own && is_stalled(slot.reactor(ReactorCell::Kicked).load(Relaxed), now) {
                 continue;
             }
             let key = load(ReactorCell::Key);

@@ -1,34 +1,15 @@
 //! Disks that share one storage by their weights.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::caps::{BYTES, QUEUES, Storm};
 use crate::common::*;
-use model::calibration::{PROFILE_FILE, PROFILE_VERSION, RequestCost, StorageProfile};
 use model::report::{DiskStats, Stats};
 use model::share::DiskShare;
 use serde_json::{Value, json};
 use testkit::rounds;
-
-/// Writes the profile of a storage that takes few requests at a time, so that all disks wait.
-fn store_profile(folder: &Path) {
-    let cost = RequestCost { request_ns: 20_000, mib_ns: 1_000_000 };
-    let profile = StorageProfile {
-        version: PROFILE_VERSION,
-        device: calibrate::identity(std::fs::metadata(folder).unwrap().dev()),
-        reads: cost,
-        writes: cost,
-        knee_ns: 100_000,
-        requests_min: 2,
-        latency_ns: 80_000,
-        piece_bytes: None,
-        piece_gain_percent: 0,
-        seeks: false,
-    };
-    std::fs::write(folder.join(PROFILE_FILE), serde_json::to_string(&profile).unwrap()).unwrap();
-}
+use testkit::storage::store_profile;
 
 fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
     let path = io.folder.path().join(format!("{id}.raw"));
@@ -55,7 +36,9 @@ fn ratio(storms: [&Storm; 2]) -> f64 {
 #[test]
 fn disks_share_a_storage_by_their_weights() {
     let io = Io::start_with(&["--reactors", "2"]);
-    store_profile(io.folder.path());
+    let folder = io.folder.path();
+    let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
+    store_profile(folder, device).unwrap();
     let mut caller = io.caller();
     attach(&io, &mut caller, "light", Value::Null);
     attach(&io, &mut caller, "heavy", json!({"weight": 400}));

@@ -46,10 +46,13 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             order::publish(own, key);
         }
         let survey = self.survey(now);
-        if let Some((_, other)) = survey.discard_waits.filter(|_| survey.discards < DISCARDS_MAX) {
+        if let Some((_, other)) = survey.discard_waits
+            && std::mem::take(&mut self.discard_freed)
+        {
             self.kick(other, now);
         }
-        let due = charge::is_due_key(key);
+        // On a device that seeks, a floor only decides whose turn is next.
+        let due = charge::is_due_key(key) && self.profile.turn.is_none();
         if !self.has_room(&survey, due) {
             return Ok(None);
         }
@@ -68,7 +71,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         {
             return Ok(None);
         }
-        self.dispatch(disk, discards, due && self.profile.turn.is_none(), &survey, now)
+        self.dispatch(disk, discards, due, &survey, now)
     }
 
     /// Returns whether floors got more than their part.

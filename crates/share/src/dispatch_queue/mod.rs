@@ -91,6 +91,8 @@ pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
     in_flight: InFlight,
     /// Requests held so far.
     requests: u64,
+    /// True after a discard has completed, until a reactor that waits for one is kicked.
+    discard_freed: bool,
     /// Reactors to wake, one bit each.
     kicks: u64,
     last_now: u64,
@@ -128,6 +130,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             backlogged: Vec::new(),
             in_flight: InFlight::default(),
             requests: 0,
+            discard_freed: false,
             kicks: 0,
             last_now: 0,
             next_window: 0,
@@ -259,6 +262,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         add(ReactorCell::Costs, operation.cost.wrapping_neg());
         add(ReactorCell::Discards, u64::from(operation.discard).wrapping_neg());
         self.free(operation.disk, Tokens::one(operation.token));
+        self.discard_freed |= operation.discard;
         if operation.request > 0
             && let Some(held) = self.disks.get_mut(operation.disk.slot())
         {

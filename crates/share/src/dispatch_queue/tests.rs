@@ -174,6 +174,27 @@ fn a_freed_token_goes_to_the_reactor_with_the_lowest_tag() {
 }
 
 #[test]
+fn a_disk_that_returns_is_not_put_behind_one_that_waits() {
+    let share = open(&memory(), 1);
+    let light = share.add_disk(DiskConfig { weight: 1, ..DiskConfig::default() }).unwrap();
+    let (waiting, returning) = (add(&share), add(&share));
+    let (mut one, mut late) = (Queue::open(&share).unwrap(), Queue::open(&share).unwrap());
+    let mut permits = fill(&mut one, light, returning, MS);
+    assert_eq!(late.submit(waiting, READ, 1, MS), Submitted::Held);
+    assert_eq!(late.next(MS), None);
+    // The late reactor does not take its kick, and the light disk's tag goes far.
+    for now in [MS, 3 * MS, 4 * MS, 5 * MS] {
+        let _ = one.submit(light, READ, 2, now);
+        one.complete(permits.pop().unwrap(), now);
+        permits.extend(one.next(now).map(|dispatch| dispatch.permit));
+    }
+    assert_eq!(late.submit(returning, READ, 3, 6 * MS), Submitted::Held);
+    let key = |disk| charge::key(share.disk(disk), false, MS);
+    assert!(key(light) > key(waiting) + 20 * MS, "{} {}", key(light), key(waiting));
+    assert!(key(returning) <= key(waiting), "{} {}", key(returning), key(waiting));
+}
+
+#[test]
 fn a_large_request_is_split_while_the_storage_is_idle() {
     let share = open(&memory(), 1);
     let piece = crate::profile::Piece { bytes: 65_536, gain_percent: 50 };

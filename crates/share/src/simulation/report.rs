@@ -40,8 +40,12 @@ pub(super) struct Report {
     pub(super) free_tokens: u64,
     /// Lowest and highest depth after the warm-up.
     pub(super) depths: (u64, u64),
+    /// Depth at the end.
+    pub(super) depth: u64,
     /// Most discards in flight at once.
     pub(super) discards: u64,
+    /// Commands that were sent to the device.
+    pub(super) commands: u64,
     pub(super) kicks: u64,
     pub(super) turns: u64,
 }

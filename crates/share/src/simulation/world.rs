@@ -229,6 +229,8 @@ impl<'a> World<'a> {
     fn finish(mut self) -> Report {
         self.assert_tokens();
         let end = self.scenario.length_ns.min(self.now);
+        self.report.commands = self.commands_sent;
+        self.report.depth = self.share.stats().depth_ns;
         self.report.counted_ns = end.saturating_sub(self.scenario.warm_up_ns);
         for at in 0..self.disks.len() {
             let (disk, served) = (&self.disks[at], self.served(at));
@@ -286,12 +288,12 @@ impl<'a> World<'a> {
             return self.at(workload.from_ns + periods * period + spread, Event::Arrive(at));
         }
         let disk = &mut self.disks[at];
-        if workload.cap > 0 {
+        if let Some(period) = (workload.bytes * SECOND).checked_div(workload.cap) {
             if disk.cap_free > self.now {
                 let time = disk.cap_free;
                 return self.at(time, Event::Arrive(at));
             }
-            disk.cap_free = self.now + workload.bytes * SECOND / workload.cap;
+            disk.cap_free = self.now + period;
         }
         let (kind, urgent) = workload.kind(self.random.below(100));
         let moves = matches!(kind, OpKind::Read | OpKind::Write);

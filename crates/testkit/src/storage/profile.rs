@@ -21,6 +21,7 @@ pub fn store_profile(folder: &Path, device: StorageDevice) -> Result<()> {
         reads: cost,
         writes: cost,
         knee_ns: 100_000,
+        requests_min: 2,
         latency_ns: 80_000,
         piece_bytes: None,
         piece_gain_percent: 0,

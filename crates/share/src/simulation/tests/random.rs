@@ -132,6 +132,8 @@ fn check(seed: u64) -> [u64; 3] {
         assert!(cap == 0 || disk.bytes <= most, "seed {seed}: disk {at} exceeds its cap");
     }
     assert!(report.discards <= 2, "seed {seed}: {} discards in flight", report.discards);
+    let (kicks, commands) = (report.kicks, report.commands);
+    assert!(kicks <= 3 * commands + 1_000, "seed {seed}: {kicks} kicks for {commands} commands");
     let free = if profile.turn.is_some() { 0 } else { report.free_tokens };
     assert!(free <= 3 * MS + 2 * scenario.stalls, "seed {seed}: free tokens for {} us", free / US);
     [tightest, free / US, check_weights(seed, &scenario, &profile, &report)]
@@ -143,10 +145,13 @@ fn check_weights(seed: u64, scenario: &Scenario, profile: &Profile, report: &Rep
     if floors || profile.turn.is_some() {
         return 0;
     }
-    // A disk with few large requests cannot use all tokens.
+    // A disk with few large requests cannot use all tokens, and discards wait for discards. Urgent
+    // requests go ahead of their share.
     let piece = profile.piece.map_or(u64::MAX, |piece| piece.bytes);
     let is_hog = |workload: &Workload| {
-        workload.hangs.is_none() && (workload.bytes <= piece || workload.depth >= 4)
+        let waits_for_tokens = workload.mix[1] + workload.mix[3] == 0;
+        let can_use_all = workload.bytes <= piece || workload.depth >= 4;
+        workload.hangs.is_none() && waits_for_tokens && can_use_all
     };
     let backlogged = || {
         let disks = report.disks.iter().zip(&scenario.disks);

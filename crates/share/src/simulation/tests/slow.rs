@@ -1,7 +1,7 @@
-//! Requests that hang.
+//! Requests that hang, and devices that become slower.
 
-use super::{KIB, MIB, MS, US, profile};
-use crate::device::{Flash, Model, Pipe};
+use super::{KIB, MIB, MS, SECOND, US, profile};
+use crate::device::{DeviceConfig, Flash, Model, Pipe};
 use crate::profile::{Op, OpKind, Piece, Profile};
 use crate::simulation::report::Report;
 use crate::simulation::workload::Workload;
@@ -36,5 +36,23 @@ fn a_request_that_hangs_holds_no_other() {
                 assert!(rate >= 0.9 * 800e6, "{model:?}: {bytes} beside {hung}: {rate}");
             }
         }
+    }
+}
+
+#[test]
+fn latency_tightens_the_depth_and_it_recovers() {
+    for model in [Model::Pipe(Pipe::ARRAY), Model::Flash(Flash::STRIPED)] {
+        let knee = profile(model).knee_ns;
+        // A fifth of the speed, from the first to the third second.
+        let speeds = vec![(SECOND, 20), (3 * SECOND, 100)];
+        let mut scenario = Scenario::new(DeviceConfig { model, speeds }, Some(profile(model)));
+        (0..10).for_each(|_| scenario.add(100, Workload::reads(128 * KIB, 32)));
+        scenario.length_ns = 2_900 * MS;
+        let slow = scenario.run();
+        assert!(slow.depth <= knee * 6 / 10, "{model:?}: {} of {knee}", slow.depth);
+        assert!(slow.depths.0 >= knee / 2, "{model:?}: {:?} of {knee}", slow.depths);
+        scenario.length_ns = 6 * SECOND;
+        let healthy = scenario.run();
+        assert_eq!(healthy.depth, knee, "{model:?}");
     }
 }

@@ -65,6 +65,20 @@ fn an_unused_share_goes_to_the_others_at_once() {
 }
 
 #[test]
+fn a_disk_saves_nothing_while_it_is_idle() {
+    for reactors in [1, 2] {
+        let mut scenario = scenario(ARRAY, reactors);
+        (0..4).for_each(|at| scenario.add(100, hog(&[at % reactors])));
+        scenario.disks[0].1.on_off_ns = (500 * MS, 1500 * MS);
+        let report = scenario.run();
+        let back = 2 * SECOND;
+        let own = rate(&report, &scenario, 0, back, back + 100 * MS);
+        let other = rate(&report, &scenario, 1, back, back + 100 * MS);
+        assert!((0.8..1.2).contains(&(own / other)), "{own} beside {other}");
+    }
+}
+
+#[test]
 fn a_change_of_weight_takes_effect_within_a_tenth_of_a_second() {
     let mut scenario = scenario(ARRAY, 2);
     for at in 0..40 {
