@@ -32,6 +32,7 @@ pub(crate) struct NotACall(DatapathError);
   ringway io disk.caps id=d1 caps.iops=500 caps.iops_burst=2000 caps.burst_seconds=30
   ringway io disk.caps id=d1 caps.bytes_per_second=100M
   ringway io disk.caps id=d1                     (no caps)
+  ringway io disk.weight id=d1 weight=400 floor_iops=50   (share of calibrated storage)
   ringway io disk.poll id=d1 poll=always poll_max_us=50 poll_idle_threshold=25
   ringway io disk.poll id=d1 poll=null poll_max_us=null poll_idle_threshold=null   (the defaults)
   ringway io poll.defaults poll=off
@@ -55,10 +56,10 @@ pub(crate) struct Io {
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = USUAL_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.replace, disk.snapshot, disk.caps, disk.poll, disk.wait_full, disk.export,
-    /// disk.unexport, poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits, network.uplink,
-    /// image.info, image.check, image.map, image.create, image.convert, image.snapshot,
-    /// image.progress, stats, metrics, upgrade, shutdown
+    /// disk.resize, disk.replace, disk.snapshot, disk.caps, disk.weight, disk.poll, disk.wait_full,
+    /// disk.export, disk.unexport, poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits,
+    /// network.uplink, image.info, image.check, image.map, image.create, image.convert,
+    /// image.snapshot, image.progress, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::{DiskState, Geometry, Stats};
 
 /// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume`,
-/// `disk.resize`, `disk.caps` and `disk.poll`. `poll.defaults` returns
+/// `disk.resize`, `disk.caps`, `disk.weight` and `disk.poll`. `poll.defaults` returns
 /// [`EffectivePolling`](crate::poll::EffectivePolling).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReply {

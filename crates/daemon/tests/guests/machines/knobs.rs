@@ -94,7 +94,7 @@ impl Knobs {
     }
 
     fn shares(&self, world: &mut World, wanted: DiskShare) {
-        world.until_served(&self.slot, |disk| disk.share.unwrap().share == wanted);
+        world.until_served(&self.slot, |disk| disk.share.as_ref().unwrap().share == wanted);
     }
 
     /// Checks that one command sets a weight, and that floors are added to it.

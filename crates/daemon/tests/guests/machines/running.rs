@@ -13,6 +13,7 @@ use super::world::{Machine, World};
 fn a_running_guest_sees_changes_and_outlives_its_daemon() {
     let mut world = World::new();
     let machine = world.guest("running");
+    machine.calibrate();
     world.call("VM.start", &start(&machine.reference));
     let mut shell = world.shell(&machine);
     xe_sets_a_disk(&mut world, &machine, &mut shell);

@@ -1,7 +1,7 @@
 //! A daemon with real guests, and its client.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use testkit::boot_sector::SectorGuest;
 use testkit::clock::WallClock;
 use testkit::guest::boot_config;
 use testkit::ringwayd::{Ringwayd, Shell};
+use testkit::storage::store_profile;
 use xenapi::Value;
 use xenapi::client::{Client, Record};
 
@@ -259,6 +260,13 @@ impl World {
 }
 
 impl Machine {
+    /// Stores a profile of the storage of its SR, so that its disk has a share there.
+    pub(crate) fn calibrate(&self) {
+        let folder = self.image.parent().unwrap();
+        let device = std::fs::metadata(folder).unwrap().dev();
+        store_profile(folder, calibrate::identity(device)).unwrap();
+    }
+
     /// Writes a word to a block of the disk and flushes it.
     pub(crate) fn write(&self, shell: &mut Shell, block: u64, word: &str) {
         let to = format!("dd of=/dev/vda bs={BLOCK} seek={block} conv=notrunc,fsync 2>/dev/null");
