@@ -99,7 +99,8 @@ impl Case {
     /// Lets requests of the disk wait for its share of the storage, this long in sum.
     fn waits_for_share(&mut self, waited_seconds: f64) {
         let share = DiskShare::default();
-        let report = ShareReport { share, waited_seconds: 5.0, waiting: 7, splits: 0 };
+        let report =
+            ShareReport { share, waited_seconds: 5.0, waiting: 7, behind: None, splits: 0 };
         self.before.disks[0].share = Some(report.clone());
         let waited_seconds = report.waited_seconds + waited_seconds;
         self.disk().share = Some(ShareReport { waited_seconds, ..report });

@@ -205,6 +205,7 @@ impl Datapath for SimPath {
                     share: disk.spec.share.unwrap_or_default(),
                     waited_seconds: 0.0,
                     waiting: 0,
+                    behind: None,
                     splits: 0,
                 }),
                 polling: Some(PollStats {

@@ -63,10 +63,11 @@ pub(super) fn report_text(verdict: &DiskVerdict, disk: &DiskStats, process: &Sta
 
 /// Returns the share of the storage, with the waits for it.
 fn shared(report: &ShareReport) -> String {
-    let ShareReport { share, waited_seconds, waiting, splits } = report;
+    let ShareReport { share, waited_seconds, waiting, behind, splits } = report;
+    let behind = behind.as_deref().map_or(String::new(), |other| format!(" behind {other}"));
     format!(
         "Its share of the storage: {share}; its requests have waited {} for it in sum, {waiting} wait \
-         now, {splits} went there in pieces.",
+         now{behind}, {splits} went there in pieces.",
         duration(*waited_seconds)
     )
 }

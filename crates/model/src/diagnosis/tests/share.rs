@@ -28,8 +28,13 @@ fn the_disk_that_moves_the_most_is_told_beside_it() {
         waits(0.8)
             .with(|case| {
                 let share = share.map(|weight| DiskShare { weight, ..DiskShare::default() });
-                let report =
-                    |share| ShareReport { share, waited_seconds: 0.0, waiting: 0, splits: 0 };
+                let report = |share| ShareReport {
+                    share,
+                    waited_seconds: 0.0,
+                    waiting: 0,
+                    behind: None,
+                    splits: 0,
+                };
                 case.now.disks[1].share = share.map(report);
                 case.now.disks[1].bytes.read += moved;
             })

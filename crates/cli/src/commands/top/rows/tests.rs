@@ -52,7 +52,8 @@ fn waits_for_a_share_are_not_shown_as_the_storages_time() {
     let between = |waited_seconds| {
         let (before, mut now) = (sample(10.0, [100, 0], 1.0), sample(12.0, [300, 50], 2.0));
         let share = DiskShare { weight: 4, ..DiskShare::default() };
-        now.disks[0].share = Some(ShareReport { share, waited_seconds, waiting: 0, splits: 0 });
+        now.disks[0].share =
+            Some(ShareReport { share, waited_seconds, waiting: 0, behind: None, splits: 0 });
         rows(Some(&before), &now, "")
     };
     assert_eq!(between(0.7)[0].longest, Some(("share", 0.7)));

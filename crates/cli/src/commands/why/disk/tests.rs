@@ -71,10 +71,16 @@ fn queues_have_a_line_each_where_there_are_several() {
 #[test]
 fn a_share_of_the_storage_is_told() {
     let share = DiskShare { floor_iops: Some(50), ..DiskShare::default() };
-    let report = ShareReport { share, waited_seconds: 1.5, waiting: 3, splits: 12 };
+    let report = ShareReport {
+        share,
+        waited_seconds: 1.5,
+        waiting: 3,
+        behind: Some("e".into()),
+        splits: 12,
+    };
     assert_eq!(
         shared(&report),
         "Its share of the storage: weight 100 and a floor of 50 requests a second; its requests have \
-         waited 1.5 s for it in sum, 3 wait now, 12 went there in pieces."
+         waited 1.5 s for it in sum, 3 wait now behind e, 12 went there in pieces."
     );
 }
