@@ -116,12 +116,16 @@ pub(super) fn retry_for_earlier_version(error: &DatapathError, params: &mut Valu
         return false;
     }
     if source.message.contains("unknown field `share`") && fields.remove("share").is_some() {
-        let id = fields.get("id").and_then(Value::as_str);
-        tracing::warn!(id, "weight and floors have no effect: upgrade this ringway-io");
+        warn_without_shares(fields.get("id").and_then(Value::as_str).unwrap_or_default());
         return true;
     }
     let is_storage = fields.get("block_size").is_some_and(|size| size == "storage");
     is_storage && fields.remove("block_size").is_some()
+}
+
+/// Warns that a `ringway-io` of an earlier version serves a disk that has a share.
+pub(super) fn warn_without_shares(id: &str) {
+    tracing::warn!(id, "weight and floors have no effect: upgrade the ringway-io that serves it");
 }
 
 /// NIC, with the uplink of its network.

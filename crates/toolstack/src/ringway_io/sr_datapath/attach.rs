@@ -12,7 +12,7 @@ use super::SrDatapath;
 use crate::ringway_io::DatapathError;
 use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
 use crate::ringway_io::rpc_client::{RpcCall, is, nonsense, typed};
-use crate::ringway_io::served_devices::retry_for_earlier_version;
+use crate::ringway_io::served_devices::{retry_for_earlier_version, warn_without_shares};
 use crate::ringway_io::spec_store::SpecStore;
 
 /// State of a disk that already exists at an attach.
@@ -97,7 +97,11 @@ impl SrDatapath {
         }
         let share = spec.share.unwrap_or_default();
         if disk.share.is_none_or(|present| present.share != share) {
-            self.share(&spec.id, share).await?;
+            match self.share(&spec.id, share).await {
+                // A new disk would be attached without its share, too.
+                Err(error) if is(&error, code::METHOD_NOT_FOUND) => warn_without_shares(&spec.id),
+                result => result?,
+            }
         }
         self.poll(&spec.id, spec.polling()).await?;
         if spec.activate {
