@@ -1,6 +1,6 @@
 //! An image file on a command line: path, format and what lies below.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::image::ImageFormat;
 use crate::spec::{Backend, SpecError, refuse};
@@ -25,6 +25,10 @@ impl ImageArg {
     /// Fields `format`, `backing` and `backing_format`: they contradict each other.
     pub fn backend(self) -> Result<Backend, SpecError> {
         let Self { file, format, backing, backing_format } = self;
+        let format = format.unwrap_or(ImageFormat::Raw);
+        if format == ImageFormat::Raw && !backing.is_empty() {
+            return refuse_below_raw(&file);
+        }
         if backing.len() > backing_format.len() {
             return refuse("backing_format", "is missing: raw or qcow2, for each backing");
         }
@@ -35,7 +39,7 @@ impl ImageArg {
         for (path, format) in backing.into_iter().zip(backing_format).rev() {
             below = Some(layer(path, format, below)?);
         }
-        layer(file, format.unwrap_or(ImageFormat::Raw), below)
+        layer(file, format, below)
     }
 }
 
@@ -43,17 +47,16 @@ impl ImageArg {
 fn layer(file: PathBuf, format: ImageFormat, below: Option<Backend>) -> Result<Backend, SpecError> {
     match (format, below) {
         (ImageFormat::Raw, None) => Ok(Backend::File(file.into())),
-        (ImageFormat::Raw, Some(_)) => {
-            let file = file.display();
-            refuse(
-                "backing",
-                format!("{file} is raw, and a raw image has none; state format qcow2"),
-            )
-        }
+        (ImageFormat::Raw, Some(_)) => refuse_below_raw(&file),
         (ImageFormat::Qcow2, below) => {
             Ok(Backend::Qcow2 { file: file.into(), backing: below.map(Box::new) })
         }
     }
+}
+
+fn refuse_below_raw(file: &Path) -> Result<Backend, SpecError> {
+    let file = file.display();
+    refuse("backing", format!("{file} is raw, and a raw image has none; state format qcow2"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! `ringway calibrate` measures a folder and tells what it can do.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use testkit::process::eventually;
 
 fn calibrate(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
@@ -86,15 +88,12 @@ fn a_measurement_ends_with_its_caller_and_there_is_one_at_a_time() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     command.arg("calibrate").arg(folder.path()).args(["--size", "64M"]);
     let mut first = command.env_remove("RINGWAY_CONTROL").spawn().unwrap();
-    // The first one has the lock of the folder from its beginning on.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    loop {
-        let second = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
-        if text(&second.stderr).contains("another measurement of") {
-            break;
-        }
-        assert!(std::time::Instant::now() < until, "{second:?}");
-    }
+    let inode = format!(":{} ", folder.path().metadata().unwrap().ino());
+    eventually("it has locked the folder", || {
+        std::fs::read_to_string("/proc/locks").unwrap().contains(&inode)
+    });
+    let second = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
+    assert!(text(&second.stderr).contains("another measurement of"), "{second:?}");
     rustix::process::kill_process(
         rustix::process::Pid::from_child(&first),
         rustix::process::Signal::INT,

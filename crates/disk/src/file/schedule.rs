@@ -27,8 +27,8 @@ pub(super) struct Schedule {
     membership: Membership,
     /// Requests that the scheduler holds, by the number that it knows.
     held: Slab<Held>,
-    /// Requests that the scheduler refused.
-    refused: VecDeque<FileRequest>,
+    /// Requests that the scheduler refused, with the times since which they wait, in nanoseconds.
+    refused: VecDeque<(u64, FileRequest)>,
     /// What the scheduler knows of requests in the kernel.
     scheduled: Slab<Scheduled>,
     /// Requests that go to the storage in parts.
@@ -98,10 +98,10 @@ impl FileChannel {
         let behind = self.schedule.as_ref().is_some_and(|schedule| !schedule.refused.is_empty());
         if behind && !matches!(file_request.io_method, IoMethod::Sync) {
             // Requests of one channel go in order.
-            return self.keep_refused(file_request);
+            return self.keep_refused(context, file_request);
         }
         if let Some(refused) = self.try_schedule(context, file_request) {
-            self.keep_refused(refused);
+            self.keep_refused(context, refused);
         }
         self.look(context);
     }
@@ -163,14 +163,13 @@ impl FileChannel {
             schedule.pass_bytes = schedule.membership.pass_bytes();
             let mut dispatched = std::mem::take(&mut schedule.dispatched);
             schedule.membership.dispatch(context, &mut dispatched);
-            let any = !dispatched.is_empty();
             for part in dispatched.drain(..) {
                 self.start_part(context, part);
             }
             if let Some(schedule) = &mut self.schedule {
                 schedule.dispatched = dispatched;
             }
-            if !any || !self.submit_refused(context) {
+            if !self.submit_refused(context) {
                 break;
             }
         }
@@ -180,22 +179,26 @@ impl FileChannel {
         }
     }
 
-    fn keep_refused(&mut self, refused: FileRequest) {
+    fn keep_refused(&mut self, context: &mut Context<'_>, refused: FileRequest) {
         if let Some(schedule) = &mut self.schedule {
-            schedule.refused.push_back(refused);
+            schedule.refused.push_back((context.now_ns(), refused));
+            schedule.membership.begin_refused();
         }
     }
 
     /// Submits refused requests again. Returns whether the scheduler took any.
     fn submit_refused(&mut self, context: &mut Context<'_>) -> bool {
         let mut any = false;
-        while let Some(refused) = self.schedule.as_mut().and_then(|it| it.refused.pop_front()) {
-            if let Some(refused) = self.try_schedule(context, refused) {
-                if let Some(schedule) = &mut self.schedule {
-                    schedule.refused.push_front(refused);
-                }
+        while let Some((since, request)) =
+            self.schedule.as_mut().and_then(|it| it.refused.pop_front())
+        {
+            let refused = self.try_schedule(context, request);
+            let Some(schedule) = &mut self.schedule else { return any };
+            if let Some(refused) = refused {
+                schedule.refused.push_front((since, refused));
                 return any;
             }
+            schedule.membership.end_refused(context.now_ns().saturating_sub(since));
             any = true;
         }
         any
@@ -283,7 +286,8 @@ impl FileChannel {
     pub(super) fn cancel_scheduled(&mut self) {
         let Some(schedule) = &mut self.schedule else { return };
         schedule.membership.cancel();
-        let refused: Vec<_> = std::mem::take(&mut schedule.refused).into();
+        let refused = std::mem::take(&mut schedule.refused);
+        refused.iter().for_each(|_| schedule.membership.end_refused(0));
         let numbers: Vec<_> = schedule.held.iter().map(|(number, _)| number).collect();
         for number in numbers {
             let held = self.schedule.as_mut().and_then(|it| it.held.remove(number));
@@ -300,7 +304,7 @@ impl FileChannel {
                 }
             }
         }
-        refused.into_iter().for_each(|request| self.finish(request, CANCELED));
+        refused.into_iter().for_each(|(_, request)| self.finish(request, CANCELED));
     }
 
     /// Returns the permits of operations that nobody waits for any more.

@@ -7,6 +7,7 @@ mod error;
 mod reactor_queue;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::Mapping;
@@ -65,7 +66,12 @@ impl Storage {
     ) -> Result<Arc<StorageDisk>, StorageError> {
         let id = self.share.add_disk(config)?;
         self.names().insert(id, name.into());
-        Ok(Arc::new(StorageDisk { storage: Arc::clone(self), id }))
+        Ok(Arc::new(StorageDisk {
+            storage: Arc::clone(self),
+            id,
+            refused: AtomicU64::new(0),
+            refused_ns: AtomicU64::new(0),
+        }))
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<DiskId, String>> {
@@ -91,6 +97,10 @@ impl Storage {
 pub struct StorageDisk {
     storage: Arc<Storage>,
     id: DiskId,
+    /// Requests that the scheduler refused and that wait in their channels, and the time for which
+    /// such requests waited, in nanoseconds.
+    refused: AtomicU64,
+    refused_ns: AtomicU64,
 }
 
 impl StorageDisk {
@@ -104,7 +114,23 @@ impl StorageDisk {
 
     /// Returns what the scheduler did with the disk's requests.
     pub fn stats(&self) -> DiskStats {
-        self.storage.share.disk_stats(self.id)
+        let stats = self.storage.share.disk_stats(self.id);
+        DiskStats {
+            held: stats.held + self.refused.load(Ordering::Relaxed),
+            waited_ns: stats.waited_ns + self.refused_ns.load(Ordering::Relaxed),
+            ..stats
+        }
+    }
+
+    /// Counts a request that the scheduler refused.
+    pub(crate) fn begin_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the end of a refused request's wait.
+    pub(crate) fn end_refused(&self, ns: u64) {
+        self.refused.fetch_sub(1, Ordering::Relaxed);
+        self.refused_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Returns the name of the disk for which requests of this one wait. `None` if none waits, or if

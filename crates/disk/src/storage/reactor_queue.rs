@@ -45,6 +45,8 @@ struct Member {
     poller: Option<PollerId>,
     dispatched: Vec<Dispatched>,
     needs_look: Rc<Cell<bool>>,
+    /// Number of requests that the queue refused and that wait in the channel.
+    refused: usize,
 }
 
 #[derive(Debug)]
@@ -100,7 +102,9 @@ impl ReactorQueue {
     fn dispatch(&self, context: &mut Context<'_>, own: Option<u32>) {
         let now = context.now_ns();
         let inner = &mut *self.inner.borrow_mut();
+        let mut any = false;
         while let Some(Dispatch { permit, key, bytes, last, .. }) = inner.queue.next(now) {
+            any = true;
             let Some(member) = inner.members.get_mut(key.channel) else {
                 // A channel cancels its requests before it goes.
                 inner.queue.complete(permit, now);
@@ -115,6 +119,22 @@ impl ReactorQueue {
         }
         while let Some(reactor) = inner.queue.take_kick() {
             self.storage.kick(reactor);
+        }
+        if any {
+            inner.wake_refused(context, own);
+        }
+    }
+}
+
+impl Inner {
+    /// Makes channels other than `own` look that have requests which the queue refused: it may have
+    /// room now.
+    fn wake_refused(&self, context: &mut Context<'_>, own: Option<u32>) {
+        for (channel, member) in self.members.iter() {
+            if member.refused > 0 && Some(channel) != own {
+                member.needs_look.set(true);
+                member.poller.into_iter().for_each(|poller| context.wake(poller));
+            }
         }
     }
 }
@@ -138,6 +158,7 @@ pub(super) fn look(storage: &Arc<Storage>, context: &mut Context<'_>) {
     let Some(queue) = ReactorQueue::find(storage) else { return };
     queue.dispatch(context, None);
     let inner = queue.inner.borrow();
+    inner.wake_refused(context, None);
     if inner.timer.is_none() && inner.queue.is_holding() {
         // It sets a timer.
         let first = inner.members.iter().find_map(|(_, member)| member.poller);
@@ -157,7 +178,7 @@ pub(crate) struct Membership {
     channel: u32,
     queue: Rc<ReactorQueue>,
     /// The disk stays on the storage as long as the channel.
-    _disk: Arc<StorageDisk>,
+    disk: Arc<StorageDisk>,
 }
 
 impl Membership {
@@ -170,12 +191,13 @@ impl Membership {
             poller: context.poller(),
             dispatched: Vec::new(),
             needs_look: Rc::clone(&needs_look),
+            refused: 0,
         };
         let channel = queue.inner.borrow_mut().members.insert(member);
         let share = Arc::clone(&disk.storage.share);
-        let _disk = Arc::clone(disk);
+        let disk = Arc::clone(disk);
         let (mark, disk_id) = (disk.id.mark(), disk.id);
-        Some(Self { share, mark, disk_id, needs_look, channel, queue, _disk })
+        Some(Self { share, mark, disk_id, needs_look, channel, queue, disk })
     }
 
     /// Returns whether no other disk uses the storage.
@@ -187,6 +209,23 @@ impl Membership {
     /// Returns the size of the largest request in bytes that needs no scheduler then.
     pub(crate) fn pass_bytes(&self) -> u64 {
         self.queue.inner.borrow_mut().queue.pass_bytes()
+    }
+
+    /// Notes that a request waits because the queue refused it. The channel looks when requests of
+    /// others have gone.
+    pub(crate) fn begin_refused(&self) {
+        self.disk.begin_refused();
+        if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
+            member.refused += 1;
+        }
+    }
+
+    /// Notes the end of such a wait after `ns` nanoseconds.
+    pub(crate) fn end_refused(&self, ns: u64) {
+        self.disk.end_refused(ns);
+        if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
+            member.refused -= 1;
+        }
     }
 
     /// Returns whether requests of the channel may have their turn.
@@ -249,6 +288,8 @@ impl Membership {
         let channel = self.channel;
         let queue = &mut self.queue.inner.borrow_mut().queue;
         queue.cancel(self.disk_id, |ticket| ticket.channel == channel);
+        // Others may have been refused for them.
+        self.queue.storage.kick(self.queue.reactor);
     }
 }
 

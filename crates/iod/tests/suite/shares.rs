@@ -35,7 +35,12 @@ fn ratio(storms: [&Storm; 2]) -> f64 {
 
 #[test]
 fn disks_share_a_storage_by_their_weights() {
-    let io = Io::start_with(&["--reactors", "2"]);
+    // Queues of one disk on one reactor, and on several.
+    ["1", "2"].into_iter().for_each(disks_share_a_storage);
+}
+
+fn disks_share_a_storage(reactors: &str) {
+    let io = Io::start_with(&["--reactors", reactors]);
     let folder = io.folder.path();
     let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
     store_profile(folder, device).unwrap();
@@ -47,7 +52,7 @@ fn disks_share_a_storage_by_their_weights() {
     assert!((3.0..5.0).contains(&found), "{found}");
     let heavy = stats(&mut caller, "heavy").share.unwrap();
     assert_eq!(heavy.share, DiskShare { weight: 400, ..DiskShare::default() });
-    assert!(heavy.waited_seconds > 0.0);
+    assert!(heavy.waited_seconds > 0.0 && heavy.waiting > 10, "{heavy:?}");
     caller.disk("disk.weight", json!({"id": "light", "weight": 400}));
     let found = ratio([&storms[0], &storms[1]]);
     assert!((0.8..1.25).contains(&found), "{found}");
