@@ -49,6 +49,14 @@ struct Member {
     refused: usize,
 }
 
+impl Member {
+    /// Makes the channel look.
+    fn wake(&self, context: &mut Context<'_>) {
+        self.needs_look.set(true);
+        self.poller.into_iter().for_each(|poller| context.wake(poller));
+    }
+}
+
 #[derive(Debug)]
 struct ReactorQueue {
     storage: Arc<Storage>,
@@ -92,8 +100,7 @@ impl ReactorQueue {
     /// Makes all channels look, because the profile has changed.
     fn wake_all(&self, context: &mut Context<'_>) {
         for (_, member) in self.inner.borrow().members.iter() {
-            member.needs_look.set(true);
-            member.poller.into_iter().for_each(|poller| context.wake(poller));
+            member.wake(context);
         }
     }
 
@@ -114,7 +121,7 @@ impl ReactorQueue {
             member.dispatched.push(part);
             member.needs_look.set(true);
             if Some(key.channel) != own {
-                member.poller.into_iter().for_each(|poller| context.wake(poller));
+                member.wake(context);
             }
         }
         while let Some(reactor) = inner.queue.take_kick() {
@@ -132,8 +139,7 @@ impl Inner {
     fn wake_refused(&self, context: &mut Context<'_>, own: Option<u32>) {
         for (channel, member) in self.members.iter() {
             if member.refused > 0 && Some(channel) != own {
-                member.needs_look.set(true);
-                member.poller.into_iter().for_each(|poller| context.wake(poller));
+                member.wake(context);
             }
         }
     }
@@ -161,8 +167,9 @@ pub(super) fn look(storage: &Arc<Storage>, context: &mut Context<'_>) {
     inner.wake_refused(context, None);
     if inner.timer.is_none() && inner.queue.is_holding() {
         // It sets a timer.
-        let first = inner.members.iter().find_map(|(_, member)| member.poller);
-        first.into_iter().for_each(|poller| context.wake(poller));
+        if let Some((_, first)) = inner.members.iter().next() {
+            first.wake(context);
+        }
     }
 }
 
