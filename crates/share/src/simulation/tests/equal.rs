@@ -35,7 +35,6 @@ fn assert_flat(name: &str, scenario: impl Fn(usize) -> Scenario) {
     let reports = COUNTS.map(|count| scenario(count).run());
     let best = reports.iter().map(|report| report.total()).fold(0.0, f64::max);
     for (count, report) in COUNTS.iter().zip(&reports) {
-        println!("{name}: {count} disks: {}", report.line());
         assert!(report.total() >= 0.98 * best, "{name}: {count} disks: {}", report.line());
         assert!(report.spread(0..*count) <= 1.02, "{name}: {count} disks: {}", report.line());
     }

@@ -29,7 +29,6 @@ fn assert_sparse(model: Model, tenths: u64) {
     for reactors in [1, 2, 8] {
         let free = run(model, reactors, 99, false, 1);
         let report = run(model, reactors, 99, true, 1);
-        println!("alone {alone}, {reactors} reactors: {}, without {}", report.line(), free.line());
         let p99 = report.disks[0].percentile(99);
         assert!(p99 <= bound, "{reactors} reactors: p99 {p99}, alone {alone}, bound {bound}");
         let kept = report.rate(1..100) / free.rate(1..100);

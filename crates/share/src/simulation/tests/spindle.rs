@@ -28,7 +28,6 @@ fn sequential_streams_keep_most_of_a_spindle() {
         let mut scenario = scenario(reactors);
         (0..8).for_each(|at| scenario.add(100, stream(at % reactors)));
         let report = scenario.run();
-        println!("alone {alone}, {reactors}: {}", report.line());
         assert!(report.total() >= 0.85 * alone, "{} of {alone}", report.total());
         assert!(report.spread(0..8) <= 1.05, "{}", report.spread(0..8));
     }
@@ -43,12 +42,6 @@ fn a_random_reader_pays_for_its_seeks() {
     let sparse = Workload { think_ns: 200 * MS, ..Workload::reads(4 * KIB, 1) };
     scenario.add(100, sparse.on(&[1]));
     let report = scenario.run();
-    println!(
-        "{} {} {}",
-        report.rate(0..4),
-        report.disks[4].requests,
-        report.disks[5].percentile(99)
-    );
     // A fifth of the time, and the sparse reader a bit.
     assert!(report.rate(0..4) >= 80e6, "{}", report.rate(0..4));
     assert!(report.disks[4].requests >= 60 * 12, "{}", report.disks[4].requests);

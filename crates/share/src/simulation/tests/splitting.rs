@@ -55,7 +55,6 @@ fn striped_flash_gains_from_splitting() {
         scenario.add(100, cell);
         scenario.run().total()
     });
-    println!("device {gain}, reactor {}", split / best(cells));
     assert!(split >= 0.88 * best(cells), "{split} of {cells:?}");
 }
 
@@ -69,11 +68,6 @@ fn splitting_never_costs_throughput() {
                 let workload = Workload::reads(bytes, depth);
                 let split = rate(&device, profile, disks, &workload, SECOND / 4);
                 let unsplit = rate(&device, whole(profile), disks, &workload, SECOND / 4);
-                println!(
-                    "{disks} disks of {depth} x {bytes}: split {:.0}, whole {:.0}",
-                    split / 1e6,
-                    unsplit / 1e6
-                );
                 assert!(split >= 0.99 * unsplit, "{model:?} {disks} {depth} {bytes}");
             }
         }
@@ -106,12 +100,6 @@ fn assert_near_best(device: &DeviceConfig, profile: Profile, from_ns: u64) {
         let best = settings.map(|(percent, bytes)| (fixed(percent, bytes), percent, bytes));
         let best = best.max_by(|a, b| a.0.total_cmp(&b.0)).expect("settings");
         let found = rate(device, profile, disks, &workload, from_ns);
-        println!(
-            "{disks} disks of {} x {}: {:.0} MB/s, best {best:?}",
-            workload.depth,
-            workload.bytes,
-            found / 1e6
-        );
         assert!(found >= 0.85 * best.0, "{disks} disks, {workload:?}: {found}, best {best:?}");
     }
 }

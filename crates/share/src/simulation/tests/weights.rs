@@ -34,7 +34,6 @@ fn shares_follow_weights() {
                 scenario.add([50, 100, 200, 400][at % 4], hog(&queues));
             }
             let report = scenario.run();
-            println!("weights, {reactors} reactors: {}", report.line());
             assert!(report.spread(0..16) <= 1.01, "{reactors} reactors: {}", report.line());
         }
     }
@@ -115,12 +114,6 @@ fn a_floor_is_met_whatever_the_others_do() {
             }
             let report = scenario.run();
             let counted = report.counted_ns as f64 / 1e9;
-            println!(
-                "{:.1} MB/s, {:.0} a second, {}",
-                report.rate(0..1) / 1e6,
-                report.disks[1].requests as f64 / counted,
-                report.line()
-            );
             assert!(report.rate(0..1) >= 0.99 * 100e6, "{model:?}: {}", report.rate(0..1));
             let rate = report.disks[1].requests as f64 / counted;
             assert!(rate >= 0.99 * 2_000.0, "{model:?} {rate} requests a second");
