@@ -1,5 +1,5 @@
 //! Fair shares of one storage: the scheduler of its disks as pure state machines, without I/O, threads
-//! and clocks. Nothing uses it yet: the data path gets it as a layer above the leaves of a storage.
+//! and clocks. `disk` dispatches the requests of files by it.
 //!
 //! # Terms
 //! - [`Share`]: one storage, that is a device or a remote. Its state is a flat table of atomic cells,

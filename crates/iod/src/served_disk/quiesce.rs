@@ -158,9 +158,10 @@ impl ServedDisk {
     }
 
     /// Returns whether storage has had a request for so long that waiting for it makes no sense.
-    /// While requests wait for space, only the drain can tell.
+    /// While requests wait for space or for their share of the storage, only the drain can tell.
     fn hangs(&self) -> bool {
-        if self.waiting() > 0 {
+        let waits_for_share = || self.share_report().is_some_and(|share| share.waiting > 0);
+        if self.waiting() > 0 || waits_for_share() {
             return false;
         }
         let since = self.device.oldest_in_disk_ns();

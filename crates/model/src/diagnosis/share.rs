@@ -30,6 +30,12 @@ pub(super) fn waits(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     Some(DiskVerdict::new(Cause::Share, sentence).at(Stage::Device).next(remedy(disk, report)))
 }
 
+/// Returns whether requests wait for their share, and such waits end.
+pub(super) fn waits_end(facts: &DiskFacts<'_>) -> bool {
+    let waited = facts.grown(|disk| disk.share.as_ref().map_or(0.0, |one| one.waited_seconds));
+    facts.disk.share.as_ref().is_some_and(|share| share.waiting > 0) && waited > 0.0
+}
+
 /// Describes the disk that moves the most beside this one.
 fn other(facts: &DiskFacts<'_>) -> Option<String> {
     let moved = |disk: &DiskStats| (disk.bytes.read + disk.bytes.write) as f64;

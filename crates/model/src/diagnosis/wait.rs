@@ -1,7 +1,7 @@
 //! A request that waits now.
 
 use super::units::{bytes, duration};
-use super::{Cause, DiskFacts, DiskVerdict, flow, state};
+use super::{Cause, DiskFacts, DiskVerdict, flow, share, state};
 use crate::report::{OldestRequest, Stage};
 
 /// A request in flight for this many seconds hangs, unless that is usual for its disk.
@@ -24,6 +24,8 @@ pub(super) fn hangs(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let verdict = match oldest.stage {
         Stage::Cap => flow::capped(facts, Some(oldest.age_seconds)),
         Stage::Queue => reactor_stuck(facts, oldest)?,
+        // It may be one of those that wait. No wait ends while the storage hangs.
+        Stage::Device if share::waits_end(facts) => return None,
         _ => storage_hangs(facts, oldest),
     };
     Some(verdict.since(oldest.in_stage_seconds))

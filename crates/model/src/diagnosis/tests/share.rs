@@ -23,6 +23,19 @@ fn a_share_is_named_for_its_part_of_the_time() {
 }
 
 #[test]
+fn a_long_wait_for_a_share_is_no_hang_while_such_waits_end() {
+    let old = |case: &mut Case| {
+        case.now.disks[0].oldest = Case::oldest(Stage::Device, 2.0).now.disks[0].oldest.clone()
+    };
+    assert_eq!(waits(0.8).with(old).verdict().cause, Cause::Share);
+    let hung = waits(0.8).with(old).with(|case| {
+        case.before = case.now.clone();
+        case.before.uptime_seconds -= 1.0;
+    });
+    assert_eq!(hung.verdict().cause, Cause::StorageHangs);
+}
+
+#[test]
 fn the_disk_that_moves_the_most_is_told_beside_it() {
     let beside = |share: Option<u16>, moved: u64| {
         waits(0.8)
