@@ -25,7 +25,7 @@ fn a_share_is_named_for_its_part_of_the_time() {
 #[test]
 fn a_long_wait_for_a_share_is_no_hang_while_such_waits_end() {
     let old = |case: &mut Case| {
-        case.now.disks[0].oldest = Case::oldest(Stage::Device, 2.0).now.disks[0].oldest.clone()
+        case.now.disks[0].oldest = Case::oldest(Stage::Device, 2.0).now.disks[0].oldest
     };
     assert_eq!(waits(0.8).with(old).verdict().cause, Cause::Share);
     let hung = waits(0.8).with(old).with(|case| {
