@@ -85,7 +85,7 @@
 //! | unstriped flash: never worse than whole | never split |
 //! | spindle, 8 streams: 0.85 of one alone | 0.88 |
 //! | limited connections, network, degraded device: within 15% of the best fixed setting | 6% |
-//! | random scenarios: wait bound, free tokens for 3 ms at most | 27% of the bound; 0.5 ms |
+//! | 100,000 random scenarios: wait bound; no free token for 3 ms | 95% of the bound; 0.9 ms |
 //!
 //! A split request waits for its slowest piece, and the requests of the best cell do not wait for each
 //! other. So 91% is the limit on that model, and each wake-up of a sleeping reactor costs more.
