@@ -19,8 +19,10 @@ pub enum ImageError {
         source: io::Error,
     },
     /// The file does not begin like an image of this format.
-    #[error("the file is not a qcow2 image: {problem}; state the format that it has")]
+    #[error("the file is not a {format} image: {problem}; state the format that it has")]
     WrongFormat {
+        /// Stated format.
+        format: &'static str,
         /// Difference to the format.
         problem: String,
     },

@@ -66,6 +66,7 @@
 
 pub mod channel;
 mod error;
+mod extent;
 mod file;
 pub mod format;
 pub mod journal;
@@ -73,9 +74,17 @@ pub mod map;
 pub mod owner;
 mod planted;
 pub mod qcow2;
+mod report;
 pub mod shared;
 #[cfg(test)]
 mod simulation;
+mod tables;
+pub mod vhd;
+mod writer;
 
 pub use error::ImageError;
+pub use extent::{Extent, ExtentKind};
 pub use file::{ImageFile, PlainFile, run_now};
+pub use report::{CheckReport, Fault};
+pub use tables::TableRange;
+pub use writer::ImageWriter;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use disk::DiskError;
-use image::qcow2::ImageWriter;
-use image::{ImageError, ImageFile, PlainFile, run_now};
+use image::qcow2::Qcow2Format;
+use image::{ImageError, ImageFile, ImageWriter, PlainFile, run_now};
 use model::image::{ImageConvert, ImageFormat};
 
 use super::ImageCallError;
@@ -28,7 +28,7 @@ pub(super) struct Progress {
 /// New image.
 enum Target {
     Raw(PlainFile),
-    Qcow2(Box<ImageWriter<Arc<PlainFile>>>),
+    Qcow2(Box<ImageWriter<Qcow2Format<Arc<PlainFile>>>>),
 }
 
 impl Target {
@@ -41,7 +41,7 @@ impl Target {
                 Ok(Self::Raw(file))
             }
             ImageFormat::Qcow2 => {
-                let writer = run_now(ImageWriter::create(Arc::new(file), size))?;
+                let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size))?;
                 Ok(Self::Qcow2(Box::new(writer)))
             }
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use disk::{DiskError, ImageLock, open_image};
-use image::qcow2::{Access, CheckReport, ExtentKind, Image, Info};
-use image::{PlainFile, run_now};
+use image::qcow2::{Access, Image, Info};
+use image::{CheckReport, ExtentKind, PlainFile, run_now};
 use model::image::{
     ImageBacking, ImageBitmap, ImageCheckReport, ImageExtent, ImageExtentKind, ImageFault,
     ImageFormat, ImageInfo, ImageMap, ImageMapReply, ImageSnapshot, Qcow2Info,
@@ -121,7 +121,7 @@ pub(super) fn check(
 }
 
 fn check_report(report: CheckReport) -> ImageCheckReport {
-    let fault = |fault: image::qcow2::Fault| ImageFault {
+    let fault = |fault: image::Fault| ImageFault {
         offset: fault.offset,
         leak: fault.is_leak,
         problem: fault.problem,
@@ -148,7 +148,7 @@ pub(super) fn map(
         .map_err(ImageCallError::image(&call.path))?;
     let size_bytes = open.image.header().size;
     let end = extents.last().map_or(size_bytes, |last| last.start + last.bytes);
-    let extent = |extent: image::qcow2::Extent| {
+    let extent = |extent: image::Extent| {
         let (kind, file_offset) = match extent.kind {
             ExtentKind::Unallocated => (ImageExtentKind::Unallocated, None),
             ExtentKind::Zero => (ImageExtentKind::Zero, None),
