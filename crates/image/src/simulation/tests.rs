@@ -191,15 +191,16 @@ const DYNAMIC: VhdOptions = VhdOptions {
 /// The disk ends within 4 KiB, so granules are filled.
 const ODD: VhdOptions = VhdOptions { size: (3 << 19) - 512, ..DYNAMIC };
 
+/// Over a parent, which no bit can hide: channels write zeroes instead of discards.
+const OVER: VhdOptions = VhdOptions { has_below: true, ..DYNAMIC };
+
 fn vhd(format: VhdOptions) -> Mix<VhdOptions> {
-    Mix::new(format, (0, format.granules))
+    let discards = if format.has_below { 0 } else { 3 };
+    Mix { operations: [7, 7, 1, discards, 2], ..Mix::new(format, (0, format.granules)) }
 }
 
 #[test]
 fn no_rule_is_broken_by_vhd() {
-    // A bit cannot hide the parent, so channels write zeroes.
-    let over =
-        Mix { operations: [7, 7, 1, 0, 2], ..vhd(VhdOptions { has_below: true, ..DYNAMIC }) };
     // Whole blocks are discarded, and new ones get their space.
     let whole = Mix {
         operations: [5, 4, 1, 12, 3],
@@ -215,14 +216,10 @@ fn no_rule_is_broken_by_vhd() {
         Mix { crash_every: 60, ..vhd(DYNAMIC) },
     ];
     run::<VhdFormat<SimFile>>(&mixes, SEEDS, steps() / 10);
-    run_without_discards(over);
-}
-
-/// Runs a mix that frees nothing.
-fn run_without_discards(mix: Mix<VhdOptions>) {
+    // Nothing is reclaimed there.
     for seed in 1..=SEEDS {
-        let seen = World::<VhdFormat<SimFile>>::new(seed, mix).run(steps() / 10);
-        seen.unwrap_or_else(|violation| panic!("seed {seed} {mix:?}: {}", violation.0));
+        let seen = World::<VhdFormat<SimFile>>::new(seed, vhd(OVER)).run(steps() / 10);
+        seen.unwrap_or_else(|violation| panic!("seed {seed}: {}", violation.0));
     }
 }
 
@@ -313,21 +310,25 @@ fn planted_bugs_are_found_in_qcow2() {
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
-/// Bugs that show in a VHD. What a dead process cleared never looks free here, and the others need
-/// refcounts.
+/// Bugs that show in a VHD. Others need refcounts, or are harmless: a place that is given again too
+/// early is zero, and belongs to the same granule.
 #[test]
 fn planted_bugs_are_found_in_vhd() {
     let whole = VhdOptions { first: 8, granules: 8, room: 2, ..DYNAMIC };
-    let runs = |bug| match bug {
-        Bug::BusyGranted => (ODD, 20, 20_000),
-        Bug::NoRefcount => (whole, 200, 5000),
-        _ => (DYNAMIC, 20, 50_000),
-    };
-    let find_one = |bug| {
-        let (options, seeds, steps) = runs(bug);
-        find::<VhdFormat<SimFile>>(bug, vhd(options), 7..7 + seeds, steps)
-    };
-    let found: Vec<_> = ALL_BUGS.into_iter().map(|bug| (bug, find_one(bug))).collect();
+    let found = [
+        (Bug::CommitsForgotten, DYNAMIC, 20_000),
+        (Bug::ReferencesBeforeData, DYNAMIC, 50_000),
+        (Bug::NoRefcount, whole, 5000),
+        (Bug::NewestWritten, OVER, 200_000),
+        (Bug::BusyGranted, ODD, 20_000),
+        (Bug::EarlyAcknowledgement, DYNAMIC, 20_000),
+        (Bug::DurableWithoutRound, DYNAMIC, 50_000),
+        (Bug::DirtyEvicted, DYNAMIC, 20_000),
+        (Bug::NoRecord, DYNAMIC, 20_000),
+    ]
+    .map(|(bug, options, steps)| {
+        (bug, find::<VhdFormat<SimFile>>(bug, vhd(options), 7..207, steps))
+    });
     println!("{found:?}");
     let missed: Vec<_> = found.iter().filter(|(_, step)| step.is_none()).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
