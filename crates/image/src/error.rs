@@ -48,6 +48,12 @@ pub enum ImageError {
         /// Remedy.
         next: &'static str,
     },
+    /// The image below is not the one that the image needs.
+    #[error("the image cannot be used over this one: {problem}")]
+    Parent {
+        /// Difference and remedy.
+        problem: String,
+    },
     /// An entry of a table, or what it refers to, is invalid.
     #[error("{structure} at byte {offset} of the file is invalid: {problem}; check the image")]
     Corrupt {

@@ -39,7 +39,7 @@ impl<F: ImageFile + Clone> ImageWriter<VhdFormat<F>> {
     /// As [`vhd::create`].
     pub async fn create_vhd(file: F, size: u64) -> Result<Self, ImageError> {
         vhd::create(&file, &vhd::CreateOptions::dynamic(size)).await?;
-        let mut format = VhdFormat::open(file, false, vhd::SECTOR).await?;
+        let mut format = VhdFormat::open(file, vhd::OpenOptions::new(size)).await?;
         format.set_growth(GROWTH_BYTES);
         format.take_over(&[]).await?;
         Ok(Self::new(format))

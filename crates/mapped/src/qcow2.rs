@@ -15,9 +15,9 @@ use crate::source::{ImageSource, JournalSource};
 /// Smallest logical block in bytes.
 const SECTOR: u32 = 512;
 
-/// Options of a qcow2 layer.
+/// Options of a layer in an image.
 #[derive(Clone)]
-pub struct Qcow2Options {
+pub struct LayerOptions {
     /// Path of the image, for errors.
     pub path: PathBuf,
     /// True to refuse writes. Nothing in the file changes then.
@@ -41,9 +41,9 @@ impl MappedDisk {
     pub fn open_qcow2(
         file: Arc<FileDisk>,
         below: Option<Arc<dyn Disk>>,
-        options: Qcow2Options,
+        options: LayerOptions,
     ) -> Result<Self, ImageError> {
-        let Qcow2Options { path, read_only, direct, waits_for_room, journal, pages } = options;
+        let LayerOptions { path, read_only, direct, waits_for_room, journal, pages } = options;
         let alignment = file.geometry().block_size;
         let source = Qcow2Source {
             file: Arc::clone(&file),

@@ -9,7 +9,7 @@ use image::ImageWriter;
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
 use image::{PlainFile, run_now};
-use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
+use mapped::{JOURNAL, LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::Mapping;
 use share::{Cost, DiskConfig, Profile};
 
@@ -87,7 +87,7 @@ fn layers(dir: &Path, size: u64, count: usize) -> Arc<dyn Disk> {
             create_file(&path, &CreateOptions::new(size)).unwrap();
         }
         let cells = if read_only { READ_ONLY_JOURNAL } else { JOURNAL }.cells().unwrap();
-        let options = Qcow2Options {
+        let options = LayerOptions {
             path: path.clone(),
             read_only,
             direct: false,

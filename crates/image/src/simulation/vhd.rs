@@ -3,7 +3,7 @@
 use super::format::{SimFormat, SimImage};
 use super::storage::SimFile;
 use crate::format::{Access, Format};
-use crate::vhd::{Image, VhdFormat, sample};
+use crate::vhd::{Image, OpenOptions, VhdFormat, sample};
 use crate::{ImageError, run_now};
 
 const SECTOR: usize = 512;
@@ -65,7 +65,9 @@ impl SimFormat for Opened {
     }
 
     async fn open(file: SimFile, options: VhdOptions) -> Result<Self, ImageError> {
-        let mut format = Self::open(file, options.has_below, SECTOR as u64).await?;
+        let VhdOptions { has_below, size, .. } = options;
+        let opened = OpenOptions { has_below, ..OpenOptions::new(size) };
+        let mut format = Self::open(file, opened).await?;
         format.set_growth(1);
         Ok(format)
     }

@@ -46,7 +46,7 @@ const MAX_BLOCK_BYTES: u64 = 256 << 20;
 
 pub use create::{CreateOptions, Parent, create, create_file};
 pub use footer::{DiskType, FOOTER_BYTES, Footer};
-pub use format::VhdFormat;
+pub use format::{OpenOptions, VhdFormat};
 pub use header::Header;
 pub use image::Image;
 pub use info::{Info, ParentInfo, id_text};

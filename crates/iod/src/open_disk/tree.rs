@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use disk::{Disk, DiskError, FileDisk, MemoryDisk, NullDisk, Window};
 use image::map::PagePool;
-use mapped::{MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
+use mapped::{LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
 
@@ -189,7 +189,7 @@ impl<'a> TreeOpener<'a> {
     ) -> Result<Arc<dyn Disk>, OpenError> {
         let file = self.open_file(name, writable, Use::Container)?;
         let below = backing.map(|backing| self.node(backing, false, None)).transpose()?;
-        let options = Qcow2Options {
+        let options = LayerOptions {
             path: label(name),
             read_only: !writable,
             direct: self.spec.cache == CacheMode::None,

@@ -20,23 +20,15 @@ pub(super) type Bits = [u8; BITS_BYTES];
 /// Conversion between bits and words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GranuleFormat {
-    size: u64,
-    has_below: bool,
-    /// Whether blocks of 4 KiB are written one by one. Else a disk does not end with a whole block,
-    /// and the first write to a granule stores it as a whole.
+    /// Size of the disk in bytes.
+    pub(super) size: u64,
+    pub(super) has_below: bool,
+    /// Whether blocks of 4 KiB are written one by one. Else the first write to a granule stores it as
+    /// a whole.
     pub(super) has_blocks: bool,
 }
 
 impl GranuleFormat {
-    pub(super) fn new(size: u64, has_below: bool, writes: bool) -> Self {
-        let has_blocks = size.is_multiple_of(1 << BLOCK_BITS) || !writes;
-        Self { size, has_below, has_blocks }
-    }
-
-    pub(super) fn has_below(&self) -> bool {
-        self.has_below
-    }
-
     fn base(&self) -> Base {
         if self.has_below { Base::Below } else { Base::Zero }
     }
@@ -101,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_byte_of_bits_is_a_block() {
-        let format = GranuleFormat::new(1 << 20, true, true);
+        let format = GranuleFormat { size: 1 << 20, has_below: true, has_blocks: true };
         let mut bits = [0; BITS_BYTES];
         let word = |bits| format.word(0, PLACE(), bits);
         assert_eq!(word(bits), Word::data(PLACE(), 0, Base::Below));
@@ -117,8 +109,7 @@ mod tests {
     #[test]
     fn a_disk_that_ends_within_a_block_has_whole_granules() {
         let size = (1 << 20) + 1536;
-        let format = GranuleFormat::new(size, false, true);
-        assert!(!format.has_blocks && GranuleFormat::new(size, false, false).has_blocks);
+        let format = GranuleFormat { size, has_below: false, has_blocks: false };
         let mut bits = [0; BITS_BYTES];
         assert_eq!(format.word(3, PLACE(), bits), Word::ZERO);
         bits[0] = 0xff;

@@ -34,7 +34,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
 
     /// Returns the parts of a granule.
     pub(super) async fn pieces(&mut self, granule: u64) -> Result<Pieces, ImageError> {
-        let absent = if self.granules.has_below() { PieceSource::Below } else { PieceSource::Zero };
+        let absent = if self.granules.has_below { PieceSource::Below } else { PieceSource::Zero };
         let Some((start, bits)) = self.disk_bits(granule).await? else {
             return Ok([Piece { len: GRANULE_BYTES as usize, source: absent }].into());
         };

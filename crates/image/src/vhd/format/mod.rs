@@ -30,11 +30,34 @@ use super::image::Image;
 use crate::format::{Access, Format, Pieces};
 use crate::map::{Layout, Place, Word};
 use crate::{ImageError, ImageFile};
-use granule::{GRANULE_BITS, GRANULE_BYTES, GranuleFormat, UNIT_BITS};
+use granule::{BLOCK_BITS, GRANULE_BITS, GRANULE_BYTES, GranuleFormat, UNIT_BITS};
 use space::Space;
 
 /// Shift of the granules of a page of the map.
 const PAGE_BITS: u8 = 9;
+/// Bytes of a block of the map.
+const BLOCK_BYTES: u64 = 1 << BLOCK_BITS;
+
+/// Use of an image with blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Whether a parent has the data that the image does not have.
+    pub has_below: bool,
+    /// Alignment of direct I/O in bytes, at least 512.
+    pub alignment: u64,
+    /// Smallest write to the disk in bytes. With less than 4 KiB, the first write to a granule stores
+    /// it as a whole.
+    pub write_bytes: u64,
+}
+
+impl OpenOptions {
+    /// Returns the use of an image without a parent, whose disk of `size` bytes is written in blocks
+    /// of 4 KiB if it consists of these.
+    pub fn new(size: u64) -> Self {
+        let write_bytes = if size.is_multiple_of(BLOCK_BYTES) { BLOCK_BYTES } else { SECTOR };
+        Self { has_below: false, alignment: SECTOR, write_bytes }
+    }
+}
 
 /// Open VHD with blocks that its map's owner writes. The caller has locked it.
 #[derive(Debug)]
@@ -68,38 +91,29 @@ struct Leaving {
 }
 
 impl<F: ImageFile + Clone> VhdFormat<F> {
-    /// Opens an image to write it. `has_below`: whether a parent has the data that the image does not
-    /// have. `alignment`: that of the file's direct I/O in bytes, at least 512. Nothing is changed
-    /// before [`Format::take_over`].
+    /// Opens an image to write it. Nothing is changed before [`Format::take_over`].
     ///
     /// # Errors
     /// As [`Image::open`].
-    pub async fn open(file: F, has_below: bool, alignment: u64) -> Result<Self, ImageError> {
-        Self::open_for(file, has_below, alignment, Access::Write).await
+    pub async fn open(file: F, options: OpenOptions) -> Result<Self, ImageError> {
+        Self::open_for(file, options, Access::Write).await
     }
 
     /// Opens an image to read it. Its file never changes.
     ///
     /// # Errors
     /// As [`Image::open`].
-    pub async fn open_read_only(
-        file: F,
-        has_below: bool,
-        alignment: u64,
-    ) -> Result<Self, ImageError> {
-        Self::open_for(file, has_below, alignment, Access::Read).await
+    pub async fn open_read_only(file: F, options: OpenOptions) -> Result<Self, ImageError> {
+        Self::open_for(file, options, Access::Read).await
     }
 
-    async fn open_for(
-        file: F,
-        has_below: bool,
-        alignment: u64,
-        access: Access,
-    ) -> Result<Self, ImageError> {
+    async fn open_for(file: F, options: OpenOptions, access: Access) -> Result<Self, ImageError> {
         let image = Image::open(file, access).await?;
         image.blocks()?;
         let (size, writes) = (image.footer.size, access == Access::Write);
-        let granules = GranuleFormat::new(size, has_below, writes);
+        let OpenOptions { has_below, alignment, write_bytes } = options;
+        let has_blocks = write_bytes.is_multiple_of(BLOCK_BYTES) || !writes;
+        let granules = GranuleFormat { size, has_below, has_blocks };
         let space = Space::new(image.tables.len(), size);
         let (new_blocks, placed, held) = Default::default();
         let (condemned, leaving, replaced) = Default::default();
@@ -157,18 +171,8 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
 
     /// Returns the place of a granule whose block is at `start`.
     fn place_in(&self, start: u64, granule: u64) -> Result<Place, ImageError> {
-        let (block, offset) = self.split(granule)?;
-        let offset = start + offset;
-        if !offset.is_multiple_of(self.alignment) {
-            let feature = format!(
-                "block {block} at byte {start}, whose data is not at a multiple of the storage's \
-                 {} bytes",
-                self.alignment
-            );
-            let next = "serve it with cache=writeback, or copy it to a new image";
-            return Err(ImageError::Unsupported { feature, next });
-        }
-        Place::new(offset >> UNIT_BITS).ok_or(ImageError::Full)
+        let (_, offset) = self.split(granule)?;
+        Place::new((start + offset) >> UNIT_BITS).ok_or(ImageError::Full)
     }
 
     /// Punches a range. Storage that cannot do it gets zeroes.
@@ -209,7 +213,7 @@ impl<F: ImageFile + Clone> Format for VhdFormat<F> {
         Layout {
             granules: self.image.footer.size.div_ceil(GRANULE_BYTES),
             granule_bits: GRANULE_BITS,
-            block_bits: granule::BLOCK_BITS,
+            block_bits: BLOCK_BITS,
             unit_bits: UNIT_BITS,
             page_bits: PAGE_BITS,
         }

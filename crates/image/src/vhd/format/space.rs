@@ -207,4 +207,24 @@ impl<F: ImageFile> crate::vhd::Image<F> {
         ranges.extend(locators.filter(is_inside));
         Ok(ranges)
     }
+
+    /// Checks that the data of all blocks is at multiples of `alignment` bytes.
+    ///
+    /// # Errors
+    /// [`ImageError::Unsupported`], or as [`Self::lookup`].
+    pub async fn check_alignment(&mut self, alignment: u64) -> Result<(), ImageError> {
+        let bitmap_bytes = self.blocks()?.bitmap_bytes();
+        for block in 0..self.blocks()?.entries {
+            let start = self.block(block).await?.unwrap_or_default();
+            if start > 0 && !(start + bitmap_bytes).is_multiple_of(alignment) {
+                let feature = format!(
+                    "block {block} at byte {start}, whose data is not at a multiple of the storage's \
+                     {alignment} bytes"
+                );
+                let next = "serve it with cache=writeback, or copy it to a new image";
+                return Err(ImageError::Unsupported { feature, next });
+            }
+        }
+        Ok(())
+    }
 }

@@ -48,7 +48,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
     /// Returns whether no granule of a block has data, and none can get some: all were cleared now or
     /// by the last rounds.
     async fn becomes_empty(&mut self, block: u64, changes: &[Change]) -> Result<bool, ImageError> {
-        if self.granules.has_below() {
+        if self.granules.has_below {
             return Ok(false);
         }
         let words: BTreeMap<_, _> = changes.iter().map(|one| (one.granule, one.word)).collect();

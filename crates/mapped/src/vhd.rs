@@ -1,0 +1,193 @@
+//! Layers in VHDs with blocks. A fixed VHD is its disk, and needs no map.
+
+use std::sync::Arc;
+
+use disk::{Disk, FileDisk, Geometry};
+use image::format::{Access, Backing};
+use image::journal::JournalOwner;
+use image::vhd::{DiskType, Image, OpenOptions, SECTOR, VhdFormat, id_text};
+use image::{ImageError, PlainFile, run_now};
+
+use crate::disk::{MappedDisk, MappedOptions};
+use crate::qcow2::LayerOptions;
+use crate::source::ImageSource;
+
+/// Bytes of a block that is written as a whole.
+const BLOCK: u32 = 4096;
+/// Identity of a parent that has none: a raw image.
+const NO_ID: [u8; 16] = [0; 16];
+
+/// Footer of a VHD, as far as it decides how the image is served.
+#[derive(Clone, Debug)]
+pub struct VhdHead {
+    /// Type of the image.
+    pub disk_type: DiskType,
+    /// Size of the disk in bytes.
+    pub size: u64,
+    /// Identity of the content.
+    pub unique_id: [u8; 16],
+}
+
+impl VhdHead {
+    /// Reads the footer of an image.
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub fn read(file: &FileDisk, direct: bool) -> Result<Self, ImageError> {
+        let file = metadata_file(file, direct)?;
+        let image = run_now(Image::open(file, Access::Read))?;
+        let footer = image.footer();
+        let (disk_type, size, unique_id) = (footer.disk_type, footer.size, footer.unique_id);
+        Ok(Self { disk_type, size, unique_id })
+    }
+}
+
+/// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
+fn metadata_file(file: &FileDisk, direct: bool) -> Result<Arc<PlainFile>, ImageError> {
+    let fd = Arc::clone(file.handover().0);
+    let alignment = file.geometry().block_size as usize;
+    let opened = if direct { PlainFile::direct(fd, alignment) } else { Ok(PlainFile::shared(fd)) };
+    opened.map(Arc::new).map_err(ImageError::io("open", 0))
+}
+
+impl MappedDisk {
+    /// Opens a dynamic or differencing VHD. `below` is the parent, and `parent_id` its identity if it
+    /// is a VHD. Takes no lock and changes nothing.
+    ///
+    /// # Errors
+    /// The image is damaged or has a feature that is not supported, its file cannot be read, or the
+    /// parent is another one than the image names.
+    pub fn open_vhd(
+        file: Arc<FileDisk>,
+        below: Option<Arc<dyn Disk>>,
+        parent_id: Option<[u8; 16]>,
+        options: LayerOptions,
+    ) -> Result<Self, ImageError> {
+        let LayerOptions { path, read_only, direct, waits_for_room, journal, pages } = options;
+        let alignment = file.geometry().block_size.max(SECTOR as u32);
+        let access = if read_only { Access::Read } else { Access::Write };
+        let mut image = run_now(Image::open(metadata_file(&file, direct)?, access))?;
+        let reference = check_parent(&mut image, below.is_some(), parent_id)?;
+        let size = image.footer().size;
+        if direct && u64::from(alignment) > SECTOR {
+            run_now(image.check_alignment(alignment.into()))?;
+        }
+        let in_blocks = !read_only && size.is_multiple_of(BLOCK.into());
+        let of_below = below.as_ref().map_or(alignment, |below| below.geometry().block_size);
+        let block_size = alignment.max(of_below).max(if in_blocks { BLOCK } else { 0 });
+        if !size.is_multiple_of(block_size.into()) {
+            let problem = format!(
+                "the disk has {size} bytes, not a multiple of the {block_size} bytes that this \
+                 storage needs; copy it to a new image with `ringway image convert`"
+            );
+            return Err(ImageError::Create { problem });
+        }
+        let source = VhdSource {
+            file: Arc::clone(&file),
+            direct,
+            options: OpenOptions {
+                has_below: below.is_some(),
+                alignment: if direct { alignment.into() } else { SECTOR },
+                write_bytes: block_size.into(),
+            },
+            read_only,
+            below_size: below.as_ref().map_or(0, |below| below.geometry().size),
+        };
+        let block_bytes = image.header().map_or(0, |header| header.block_bytes);
+        let geometry = Geometry {
+            size,
+            block_size,
+            read_only,
+            // Bits cannot say that a part of the parent is zero.
+            discard: below.is_none(),
+            discard_granularity: u32::try_from(block_bytes).unwrap_or(u32::MAX),
+        };
+        let options = MappedOptions { path, geometry, waits_for_room, journal, pages };
+        let mut disk = Self::new(file, below, options, source);
+        disk.reference = reference;
+        Ok(disk)
+    }
+}
+
+/// Checks that the parent is the one that the image names. Returns the reference to it.
+fn check_parent(
+    image: &mut Image<Arc<PlainFile>>,
+    has_below: bool,
+    parent_id: Option<[u8; 16]>,
+) -> Result<Option<Backing>, ImageError> {
+    let is_differencing = image.footer().disk_type == DiskType::Differencing;
+    let refuse = |problem: String| Err(ImageError::Parent { problem });
+    if !is_differencing {
+        return match has_below {
+            true => refuse(
+                "it is no differencing image and has all of its disk; state no image below it"
+                    .into(),
+            ),
+            false => Ok(None),
+        };
+    }
+    let wanted = image.header().map_or(NO_ID, |header| header.parent_id);
+    let path = run_now(async { Ok(image.parent_path().await) })?;
+    let name = path.clone().unwrap_or_else(|| "not named".into());
+    let name = name.escape_debug();
+    match parent_id {
+        Some(id) if id == wanted => {}
+        Some(id) => {
+            let (wanted, id) = (id_text(&wanted), id_text(&id));
+            return refuse(format!(
+                "its parent is {wanted} ({name}), and the image below it is {id}; give the one that \
+                 has this identity, as `ringway image info` shows it"
+            ));
+        }
+        None if has_below && wanted != NO_ID => {
+            let wanted = id_text(&wanted);
+            return refuse(format!(
+                "its parent is the VHD {wanted} ({name}), and the image below it is no VHD; state \
+                 the parent with its format"
+            ));
+        }
+        None => {}
+    }
+    let format = if wanted == NO_ID { "raw" } else { "vhd" };
+    let file = path.unwrap_or_else(|| id_text(&wanted));
+    Ok(Some(Backing { file: file.into(), format: Some(format.into()) }))
+}
+
+/// File of a VHD.
+struct VhdSource {
+    file: Arc<FileDisk>,
+    direct: bool,
+    options: OpenOptions,
+    read_only: bool,
+    /// Size of the parent in bytes, 0 if there is none.
+    below_size: u64,
+}
+
+impl VhdSource {
+    fn file(&self) -> Result<Arc<PlainFile>, ImageError> {
+        metadata_file(&self.file, self.direct)
+    }
+
+    fn writer(&self) -> Result<VhdFormat<Arc<PlainFile>>, ImageError> {
+        run_now(VhdFormat::open(self.file()?, self.options))
+    }
+}
+
+impl ImageSource for VhdSource {
+    type Format = VhdFormat<Arc<PlainFile>>;
+
+    fn open(&self) -> Result<Self::Format, ImageError> {
+        match self.read_only {
+            true => run_now(VhdFormat::open_read_only(self.file()?, self.options)),
+            false => self.writer(),
+        }
+    }
+
+    fn grow(&self, size: u64) -> Result<(), ImageError> {
+        run_now(self.writer()?.resize(size, self.below_size))
+    }
+
+    fn verify(&self, journal: &JournalOwner) -> Result<(), ImageError> {
+        run_now(self.writer()?.verify_journal(journal))
+    }
+}
