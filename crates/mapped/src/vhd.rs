@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use disk::{Disk, FileDisk, Geometry};
-use image::format::{Access, Backing};
+use image::format::Access;
 use image::journal::JournalOwner;
-use image::vhd::{DiskType, Image, OpenOptions, SECTOR, VhdFormat, id_text};
+use image::vhd::{DiskType, Image, OpenOptions, SECTOR, VhdFormat};
 use image::{ImageError, PlainFile, run_now};
 
 use crate::disk::{MappedDisk, MappedOptions};
@@ -14,8 +14,6 @@ use crate::source::ImageSource;
 
 /// Bytes of a block that is written as a whole.
 const BLOCK: u32 = 4096;
-/// Identity of a parent that has none: a raw image.
-const NO_ID: [u8; 16] = [0; 16];
 
 /// Footer of a VHD, as far as it decides how the image is served.
 #[derive(Clone, Debug)]
@@ -33,8 +31,7 @@ impl VhdHead {
     ///
     /// # Errors
     /// As [`Image::open`].
-    pub fn read(file: &FileDisk, direct: bool) -> Result<Self, ImageError> {
-        let file = metadata_file(file, direct)?;
+    pub fn read(file: PlainFile) -> Result<Self, ImageError> {
         let image = run_now(Image::open(file, Access::Read))?;
         let footer = image.footer();
         let (disk_type, size, unique_id) = (footer.disk_type, footer.size, footer.unique_id);
@@ -67,7 +64,8 @@ impl MappedDisk {
         let alignment = file.geometry().block_size.max(SECTOR as u32);
         let access = if read_only { Access::Read } else { Access::Write };
         let mut image = run_now(Image::open(metadata_file(&file, direct)?, access))?;
-        let reference = check_parent(&mut image, below.is_some(), parent_id)?;
+        image.check_parent(below.is_some(), parent_id)?;
+        let reference = run_now(async { Ok(image.reference().await) })?;
         let size = image.footer().size;
         if direct && u64::from(alignment) > SECTOR {
             run_now(image.check_alignment(alignment.into()))?;
@@ -107,50 +105,6 @@ impl MappedDisk {
         disk.reference = reference;
         Ok(disk)
     }
-}
-
-/// Checks that the parent is the one that the image names. Returns the reference to it.
-fn check_parent(
-    image: &mut Image<Arc<PlainFile>>,
-    has_below: bool,
-    parent_id: Option<[u8; 16]>,
-) -> Result<Option<Backing>, ImageError> {
-    let is_differencing = image.footer().disk_type == DiskType::Differencing;
-    let refuse = |problem: String| Err(ImageError::Parent { problem });
-    if !is_differencing {
-        return match has_below {
-            true => refuse(
-                "it is no differencing image and has all of its disk; state no image below it"
-                    .into(),
-            ),
-            false => Ok(None),
-        };
-    }
-    let wanted = image.header().map_or(NO_ID, |header| header.parent_id);
-    let path = run_now(async { Ok(image.parent_path().await) })?;
-    let name = path.clone().unwrap_or_else(|| "not named".into());
-    let name = name.escape_debug();
-    match parent_id {
-        Some(id) if id == wanted => {}
-        Some(id) => {
-            let (wanted, id) = (id_text(&wanted), id_text(&id));
-            return refuse(format!(
-                "its parent is {wanted} ({name}), and the image below it is {id}; give the one that \
-                 has this identity, as `ringway image info` shows it"
-            ));
-        }
-        None if has_below && wanted != NO_ID => {
-            let wanted = id_text(&wanted);
-            return refuse(format!(
-                "its parent is the VHD {wanted} ({name}), and the image below it is no VHD; state \
-                 the parent with its format"
-            ));
-        }
-        None => {}
-    }
-    let format = if wanted == NO_ID { "raw" } else { "vhd" };
-    let file = path.unwrap_or_else(|| id_text(&wanted));
-    Ok(Some(Backing { file: file.into(), format: Some(format.into()) }))
 }
 
 /// File of a VHD.

@@ -33,6 +33,7 @@ mod image;
 mod info;
 mod locator;
 mod lookup;
+mod parent;
 #[cfg(test)]
 pub(crate) mod sample;
 

@@ -183,7 +183,7 @@ fn another_parent_is_refused() {
     let layer = created(&dir.path().join("a.vhd"), &CreateOptions::differencing(SIZE, parent));
     let base = created(&dir.path().join("b.vhd"), &CreateOptions::dynamic(SIZE));
     let before = std::fs::read(&layer.path).unwrap();
-    for (id, text) in [(Some([5; 16]), "has this identity"), (None, "state the parent")] {
+    for (id, text) in [(Some([5; 16]), "with that identity"), (None, "state the parent")] {
         let below = open(&base, None);
         let file = layer.file(&layer.path, false);
         let refused = MappedDisk::open_vhd(file, Some(below), id, layer.options(false));
