@@ -49,6 +49,13 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
             starts.extend(self.image.block(block).await?);
         }
         starts.sort_unstable();
+        for range in self.image.metadata()? {
+            let at = starts.partition_point(|start| start + total <= range.start);
+            if let Some(start) = starts.get(at).filter(|start| **start < range.end) {
+                let problem = "it is over tables or locators".into();
+                return Err(ImageError::Corrupt { structure: "block", offset: *start, problem });
+            }
+        }
         // The beginning of an empty file is kept for a larger table.
         let end = self.space.len.saturating_sub(SECTOR);
         let mut frontier = starts.first().copied().unwrap_or(end);
