@@ -236,7 +236,7 @@ mod tests {
             ("a.raw,cache=writethrough", "disk"),
             ("a.raw,", "disk"),
             ("a.raw,queues=0", "queues"),
-            ("a.raw,format=vhd", "format"),
+            ("a.raw,format=vmdk", "format"),
             ("a.raw,backing=b", "backing"),
             ("a.qcow2,format=qcow2,backing=b", "backing_format"),
             ("null:1M,format=raw", "disk"),

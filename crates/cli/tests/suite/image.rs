@@ -75,7 +75,7 @@ fn the_format_and_the_path_are_required_and_checked() {
     let dir = tempfile::tempdir().unwrap();
     let cases = [
         ("info a.qcow2", 2, "--format <qcow2|raw>"),
-        ("info a.qcow2 --format vhd", 2, "not raw or qcow2"),
+        ("info a.qcow2 --format vmdk", 2, "not raw, qcow2 or vhd"),
         ("create a.qcow2 lots --format qcow2", 2, "use K, M, G or T"),
         ("create a.qcow2 1G --format qcow2 --backing b", 2, "--backing-format"),
         ("check a.qcow2 --format qcow2 --timeout 25h", 2, "24h"),
