@@ -120,7 +120,7 @@ pub async fn create(file: &impl ImageFile, options: &CreateOptions) -> Result<()
     let unused = vec![0xff; (u64::from(entries) * 4).next_multiple_of(SECTOR) as usize];
     file.write_at(table, &unused).await.map_err(write(table))?;
     file.write_at(locators_at, &texts).await.map_err(write(locators_at))?;
-    let header = Header::new(table, entries, BLOCK_BYTES, parent.as_ref());
+    let header = Header::to_bytes(table, entries, BLOCK_BYTES, parent.as_ref());
     file.write_at(HEADER_OFFSET, &header).await.map_err(write(HEADER_OFFSET))?;
     // An image with a footer is complete, whenever the power fails.
     file.sync().await.map_err(ImageError::io("flush", 0))?;

@@ -55,8 +55,8 @@ pub(super) struct NewParent {
 }
 
 impl Header {
-    /// Creates the header of a new image.
-    pub(super) fn new(
+    /// Returns the bytes of the header of a new image.
+    pub(super) fn to_bytes(
         table_offset: u64,
         entries: u32,
         block_bytes: u32,

@@ -23,7 +23,7 @@ pub(crate) fn image(size: u64, block_bytes: u32, has_parent: bool, blocks: &[Blo
         locators: Vec::new(),
     };
     let parent = has_parent.then_some(&parent);
-    bytes.extend(Header::new(table as u64, blocks.len() as u32, block_bytes, parent));
+    bytes.extend(Header::to_bytes(table as u64, blocks.len() as u32, block_bytes, parent));
     let mut data = Vec::new();
     let first = (table + blocks.len() * 4).next_multiple_of(SECTOR);
     for block in blocks {

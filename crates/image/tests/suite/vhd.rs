@@ -14,9 +14,9 @@ use crate::qemu::{Scratch, qemu_img};
 use crate::xenserver::{BATMAP, BLOCK, HEADER, PARENT_ID, SECTOR, TABLE, footer, image, put, seal};
 
 const SIZE: u64 = 3 * BLOCK as u64;
-const ALL: &[std::ops::Range<usize>] = &[0..BLOCK / SECTOR];
+const ALL: &[(usize, usize)] = &[(0, BLOCK / SECTOR)];
 /// A whole granule, a block of 4 KiB, and three sectors.
-const SOME: &[std::ops::Range<usize>] = &[0..128, 128..136, 300..303];
+const SOME: &[(usize, usize)] = &[(0, 128), (128, 136), (300, 303)];
 
 fn open(bytes: &[u8], scratch: &Scratch) -> Result<Image<Arc<PlainFile>>, image::ImageError> {
     let path = scratch.path("a.vhd");

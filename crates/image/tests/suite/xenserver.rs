@@ -10,8 +10,8 @@ pub(crate) const HEADER: usize = 512;
 pub(crate) const TABLE: usize = 1536;
 pub(crate) const BATMAP: usize = 2048;
 
-/// Block: bits of its sectors by range, and the byte that its data consists of.
-pub(crate) type Block<'a> = Option<(&'a [std::ops::Range<usize>], u8)>;
+/// Block: its stored sectors as ranges, and the byte that its data consists of.
+pub(crate) type Block<'a> = Option<(&'a [(usize, usize)], u8)>;
 
 pub(crate) fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
     bytes[at..at + field.len()].copy_from_slice(field);
@@ -85,11 +85,11 @@ pub(crate) fn image(size: u64, has_parent: bool, blocks: &[Block<'_>]) -> Vec<u8
         let start = (bytes.len() + SECTOR).next_multiple_of(4096) - SECTOR;
         put(&mut bytes, TABLE + index * 4, &((start / SECTOR) as u32).to_be_bytes());
         bytes.resize(start + SECTOR + BLOCK, 0);
-        for sector in ranges.iter().flat_map(Clone::clone) {
+        for sector in ranges.iter().flat_map(|(first, end)| *first..*end) {
             bytes[start + sector / 8] |= 0x80 >> (sector % 8);
         }
         bytes[start + SECTOR..].fill(*fill);
-        if ranges.iter().map(ExactSizeIterator::len).sum::<usize>() == BLOCK / SECTOR {
+        if ranges.iter().map(|(first, end)| end - first).sum::<usize>() == BLOCK / SECTOR {
             full[index / 8] |= 0x80 >> (index % 8);
         }
     }
