@@ -72,12 +72,12 @@ pub trait Format {
     /// [`ImageError::Full`], or storage fails.
     async fn reserve(&mut self, granule: u64) -> Result<(), ImageError>;
 
-    /// Chooses a free cluster for a granule whose word is `prior`. Its content is arbitrary. Nothing
-    /// on disk changes, but the file may grow.
+    /// Chooses a free cluster for a granule. Its content is arbitrary. Nothing on disk changes, but the
+    /// file may grow.
     ///
     /// # Errors
     /// [`ImageError::Full`], or storage fails.
-    async fn allocate(&mut self, granule: u64, prior: Word) -> Result<Place, ImageError>;
+    async fn allocate(&mut self, granule: u64) -> Result<Place, ImageError>;
 
     /// Writes all that [`Format::write`] of these references needs and nothing references yet:
     /// refcounts and new tables. Words that are the same on disk change nothing.

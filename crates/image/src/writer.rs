@@ -82,7 +82,7 @@ impl<F: Format> ImageWriter<F> {
         // Without extended entries, a cluster is stored as a whole: new ones are zero.
         let mask = if self.format.has_blocks() { mask } else { self.layout.full_mask() };
         self.format.reserve(granule).await?;
-        let place = self.format.allocate(granule, Word::ZERO).await?;
+        let place = self.format.allocate(granule).await?;
         let start = place.units() << self.layout.unit_bits;
         let stored: Vec<_> = (0..).step_by(block).zip(data.chunks(block)).collect();
         for run in stored.chunk_by(|(_, one), (_, next)| has_data(one) == has_data(next)) {

@@ -123,7 +123,7 @@ impl<F: Format> Owner<F> {
         if self.show_place(granule, page, prior).await? {
             return Ok(AnswerKind::Look);
         }
-        let place = self.allocate(granule, prior).await?;
+        let place = self.allocate(granule).await?;
         let base = if prior == Word::ZERO { Base::Zero } else { Base::Below };
         let empty = Word::data(place, 0, base);
         if self.gets_empty_place(prior) {
@@ -160,12 +160,12 @@ impl<F: Format> Owner<F> {
     }
 
     /// Allocates a cluster for a granule.
-    async fn allocate(&mut self, granule: u64, prior: Word) -> Result<Place, Obstacle> {
+    async fn allocate(&mut self, granule: u64) -> Result<Place, Obstacle> {
         if !self.journal.has_room(1) {
             return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
-        let place = self.format.allocate(granule, prior).await?;
+        let place = self.format.allocate(granule).await?;
         self.counts.allocations += 1;
         Ok(place)
     }
@@ -199,7 +199,7 @@ impl<F: Format> Owner<F> {
                 Ok(false) => {}
                 Err(_) => return,
             }
-            let Ok(place) = self.allocate(next, word).await else { return };
+            let Ok(place) = self.allocate(next).await else { return };
             let base = if word == Word::ZERO { Base::Zero } else { Base::Below };
             if self.place_empty(next, page, Word::data(place, 0, base)).is_err() {
                 return;

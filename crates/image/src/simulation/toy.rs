@@ -206,7 +206,7 @@ impl Format for Toy {
         Ok(())
     }
 
-    async fn allocate(&mut self, _: u64, _: Word) -> Result<Place, ImageError> {
+    async fn allocate(&mut self, _: u64) -> Result<Place, ImageError> {
         self.free.pop().map(place_of).ok_or(ImageError::Full)
     }
 

@@ -70,8 +70,8 @@ fn write_image(path: &Path, seed: u64) {
     for round in 0..3 {
         let mut references = Vec::new();
         for granule in (round..granules).step_by(7 + (seed % 50) as usize) {
-            let place = run_now(format.reserve(granule))
-                .and_then(|()| run_now(format.allocate(granule, Word::ZERO)));
+            let place =
+                run_now(format.reserve(granule)).and_then(|()| run_now(format.allocate(granule)));
             let data = |place| Word::data(place, layout.full_mask(), Base::Zero);
             references.push((granule, place.map_or(Word::ZERO, data)));
         }

@@ -134,7 +134,7 @@ fn the_batmap_is_cleared_before_it_is_wrong_and_a_free_block_is_used_again() {
     assert_eq!(found[TABLE..TABLE + 4], [0xff; 4]);
     assert!(found[16384 + 4096 - SECTOR..][..SECTOR + BLOCK].iter().all(|byte| *byte == 0));
     // Block 1 gets the place of block 0.
-    let place = run_now(format.allocate(33, Word::ZERO)).unwrap();
+    let place = run_now(format.allocate(33)).unwrap();
     assert_eq!(place.units() * 512, 16384 + 4096 + 65536);
     write_round(&mut format, &[(33, Word::data(place, 3, Base::Zero))]);
     drop(format);
@@ -290,7 +290,7 @@ fn format_image(format: &mut VhdFormat<Arc<PlainFile>>, seed: u64) {
         let mut references = Vec::new();
         for granule in (round..granules).step_by(3 + (seed % 5) as usize) {
             let prior = words[granule as usize];
-            let place = run_now(format.allocate(granule, prior));
+            let place = run_now(format.allocate(granule));
             let data = |place| Word::data(place, layout.full_mask(), prior.base());
             references.push((granule, place.map_or(Word::ZERO, data)));
             if prior.kind() == Kind::OverZero {

@@ -196,7 +196,7 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
         Ok(())
     }
 
-    async fn allocate(&mut self, _: u64, _: Word) -> Result<Place, ImageError> {
+    async fn allocate(&mut self, _: u64) -> Result<Place, ImageError> {
         let cluster = self.choose().await?;
         self.place_of(cluster).ok_or(ImageError::Full)
     }

@@ -91,18 +91,13 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
                 let written = self.image.tables.file.write_at(offset, &zeroes).await;
                 written.map_err(ImageError::io("write", offset))
             }
-            Kind::Shared | Kind::Mixed => self.rewrite_tail(granule, word, within as usize).await,
+            Kind::Shared | Kind::Mixed => self.rewrite_tail(granule, within as usize).await,
             _ => uncovers(false),
         }
     }
 
     /// Gives a shared or mixed last granule a cluster of its own, which is zero from `within` on.
-    async fn rewrite_tail(
-        &mut self,
-        granule: u64,
-        word: Word,
-        within: usize,
-    ) -> Result<(), ImageError> {
+    async fn rewrite_tail(&mut self, granule: u64, within: usize) -> Result<(), ImageError> {
         let mut bytes = Vec::new();
         for piece in self.pieces(granule).await?.iter() {
             let at = bytes.len();
@@ -124,7 +119,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         bytes.truncate(within);
         bytes.resize(self.image.header.cluster_bytes() as usize, 0);
         self.reserve(granule).await?;
-        let place = self.allocate(granule, word).await?;
+        let place = self.allocate(granule).await?;
         self.image.tables.write(self.offset(self.cluster_at(place)), &bytes).await?;
         let word = Word::data(place, self.words.full(), Base::Zero);
         self.write_round(&[(granule, word)]).await

@@ -247,7 +247,7 @@ impl<F: ImageFile + Clone> Format for VhdFormat<F> {
         Ok(())
     }
 
-    async fn allocate(&mut self, granule: u64, prior: Word) -> Result<Place, ImageError> {
+    async fn allocate(&mut self, granule: u64) -> Result<Place, ImageError> {
         if self.condemned.contains(&granule) {
             let offset = granule << GRANULE_BITS;
             let problem = std::io::Error::other("a write failed there before; attach it anew");
@@ -260,9 +260,8 @@ impl<F: ImageFile + Clone> Format for VhdFormat<F> {
         let (block, _) = self.split(granule)?;
         let start = match self.image.block(block).await? {
             Some(start) => {
-                let on_disk = self.disk_word(granule).await?;
-                // Other words differ because a round is to clear the bits.
-                if on_disk != prior || on_disk.is_data() {
+                // What the map has lost, and a round is still to clear.
+                if self.disk_word(granule).await?.is_data() {
                     return Err(ImageError::Full);
                 }
                 self.reserve_space(self.place_in(start, granule)?).await?;
