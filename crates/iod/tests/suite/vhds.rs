@@ -18,10 +18,15 @@ fn created(folder: &TempDir, name: &str, options: &CreateOptions) -> PathBuf {
     path
 }
 
-/// Returns the disk of an image without a parent, as QEMU reads it.
+/// Returns the disk of a VHD without a parent, as QEMU reads it.
 fn content(path: &Path) -> Vec<u8> {
+    converted("vpc", path)
+}
+
+/// Returns the disk of an image with all below it, as QEMU reads it.
+fn converted(format: &str, path: &Path) -> Vec<u8> {
     let raw = path.with_extension("content");
-    let convert = ["convert", "-U", "-f", "vpc", "-O", "raw"];
+    let convert = ["convert", "-U", "-f", format, "-O", "raw"];
     let output = Command::new("qemu-img").args(convert).arg(path).arg(&raw).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     std::fs::read(raw).unwrap()
@@ -137,11 +142,18 @@ fn a_fixed_image_is_its_disk_and_keeps_its_footer() {
     write(&mut guest, MIB / 512 - 1, 2);
     let error = caller.call("disk.resize", json!({"id": "d", "size": 2 * MIB})).unwrap_err();
     assert!(error.message.contains("window"), "{error}");
+    caller.call("upgrade", Value::Null).unwrap();
+    let mut caller = io.caller();
+    assert_eq!((read(&mut guest, 0), read(&mut guest, MIB / 512 - 1)), (1, 2));
+    let over = io.folder.path().join("over.qcow2");
+    caller.call("disk.snapshot", json!({"disks": [{"id": "d", "file": over}]})).unwrap();
+    write(&mut guest, 1, 3);
     drop(guest);
     caller.call("disk.detach", json!({"id": "d"})).unwrap();
     let now = std::fs::read(&path).unwrap();
     assert_eq!((now.len() as u64, &now[MIB as usize..]), (MIB + 512, &footer[..]));
     assert_eq!(written(&content(&path)), [(0, 1), (2047, 2)]);
+    assert_eq!(written(&converted("qcow2", &over)), [(0, 1), (1, 3), (2047, 2)]);
     let tree = json!({"vhd": {"file": path, "backing": {"null": MIB}}});
     let error = caller.call("disk.attach", io.spec("d", tree)).unwrap_err().message;
     assert!(error.contains("state none"), "{error}");
