@@ -179,7 +179,7 @@ const WHOLE: [u8; 16] = [0xff; 16];
 const PART: [u8; 16] = [0xff, 0, 0, 0, 0xc0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0];
 
 /// Three blocks of 512 KiB, of which the second one is absent.
-const DYNAMIC: VhdOptions = VhdOptions {
+pub(super) const DYNAMIC: VhdOptions = VhdOptions {
     size: 3 << 19,
     stored: &[(4, WHOLE), (5, PART), (6, WHOLE), (16, PART)],
     first: 5,
@@ -189,7 +189,7 @@ const DYNAMIC: VhdOptions = VhdOptions {
 };
 
 /// The disk ends within 4 KiB, so granules are filled.
-const ODD: VhdOptions = VhdOptions { size: (3 << 19) - 512, ..DYNAMIC };
+pub(super) const ODD: VhdOptions = VhdOptions { size: (3 << 19) - 512, ..DYNAMIC };
 
 /// Over a parent, which no bit can hide: channels write zeroes instead of discards.
 const OVER: VhdOptions = VhdOptions { has_below: true, ..DYNAMIC };
@@ -215,10 +215,10 @@ fn no_rule_is_broken_by_vhd() {
         Mix { full: true, ..vhd(ODD) },
         Mix { crash_every: 60, ..vhd(DYNAMIC) },
     ];
-    run::<VhdFormat<SimFile>>(&mixes, SEEDS, steps() / 10);
+    run::<VhdFormat<SimFile>>(&mixes, SEEDS, steps() / 20);
     // Nothing is reclaimed there.
     for seed in 1..=SEEDS {
-        let seen = World::<VhdFormat<SimFile>>::new(seed, vhd(OVER)).run(steps() / 10);
+        let seen = World::<VhdFormat<SimFile>>::new(seed, vhd(OVER)).run(steps() / 20);
         seen.unwrap_or_else(|violation| panic!("seed {seed}: {}", violation.0));
     }
 }

@@ -60,7 +60,9 @@ impl<F: ImageFile> Image<F> {
         match at_end {
             FooterState::Same => {}
             // A power cut leaves that while the file grows, and the copy holds.
-            FooterState::Absent => report.leak(end, || format!("no footer is at the end; {next}")),
+            FooterState::Outdated => {
+                report.leak(end, || format!("the footer at the end is missing or old; {next}"));
+            }
             FooterState::Different => report.error(end, || {
                 format!("the footer at the end is not the copy at byte 0, which holds; {next}")
             }),

@@ -148,16 +148,17 @@ impl<F: ImageFile> Image<F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FooterState {
     Same,
-    /// Nothing was written there.
-    Absent,
+    /// Nothing was written there, or a footer of the image before it grew.
+    Outdated,
     Different,
 }
 
-fn footer_state(found: &[u8], footer: &Footer) -> FooterState {
-    if found == footer.bytes {
+fn footer_state(found: &[u8; FOOTER_BYTES], footer: &Footer) -> FooterState {
+    let is_older = || Footer::parse(found).is_ok_and(|older| older.unique_id == footer.unique_id);
+    if *found == footer.bytes {
         FooterState::Same
-    } else if found.iter().all(|byte| *byte == 0) {
-        FooterState::Absent
+    } else if found.iter().all(|byte| *byte == 0) || is_older() {
+        FooterState::Outdated
     } else {
         FooterState::Different
     }

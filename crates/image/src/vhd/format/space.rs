@@ -165,7 +165,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
         }
         let least = self.space.frontier.max(self.metadata_end()?) + SECTOR;
         match at_end {
-            FooterState::Absent
+            FooterState::Outdated
                 if least <= self.space.len && self.space.len.is_multiple_of(SECTOR) =>
             {
                 self.write_end_footer(self.space.len).await
