@@ -4,3 +4,5 @@
 mod chains;
 mod layers;
 mod vhd;
+#[path = "../../../image/tests/suite/xenserver.rs"]
+mod xenserver;

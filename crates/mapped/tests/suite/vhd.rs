@@ -5,11 +5,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use disk::conformance::{self, Client};
-use disk::{Disk, RequestKind};
+use disk::{Disk, FileDisk, FileOptions, OnFull, RequestKind};
 use image::vhd::{CreateOptions, Parent, create_file};
 use mapped::MappedDisk;
 
 use crate::layers::{Layer, dir, in_sectors};
+use crate::xenserver;
 
 const SIZE: u64 = 8 << 20;
 const BLOCK: u64 = 2 << 20;
@@ -195,4 +196,81 @@ fn another_parent_is_refused() {
     let problem = refused.unwrap_err().to_string();
     assert!(problem.contains("no differencing image"), "{problem}");
     assert!(std::fs::read(&layer.path).unwrap() == before);
+}
+
+/// Returns a child over a parent, both as XenServer makes them. The child has a part of 4 KiB.
+fn chain(dir: &Path) -> (Layer, Arc<dyn Disk>) {
+    let stored = [(0, 128), (128, 136), (300, 303)];
+    let child = xenserver::image(SIZE, true, &[Some((&stored, 5)), None, None, None]);
+    let mut parent = xenserver::image(SIZE, false, &[Some((&[(0, 4096)], 7)), None, None, None]);
+    for at in [0, parent.len() - 512] {
+        xenserver::put(&mut parent, at + 68, &xenserver::PARENT_ID);
+        xenserver::seal(&mut parent[at..at + 512], 64);
+    }
+    std::fs::write(dir.join("child.vhd"), child).unwrap();
+    std::fs::write(dir.join("parent.vhd"), parent).unwrap();
+    let parent = Layer::of(dir.join("parent.vhd"));
+    let below =
+        MappedDisk::open_vhd(parent.file(&parent.path, true), None, None, parent.options(true));
+    (Layer::of(dir.join("child.vhd")), in_sectors(below.unwrap()))
+}
+
+#[test]
+fn parts_of_a_block_are_read_and_filled() {
+    let dir = dir();
+    let (layer, below) = chain(dir.path());
+    let open = || {
+        let file = layer.file(&layer.path, false);
+        let (below, id) = (Some(Arc::clone(&below)), Some(xenserver::PARENT_ID));
+        in_sectors(MappedDisk::open_vhd(file, below, id, layer.options(false)).unwrap())
+    };
+    let disk = open();
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
+    let mut expected = vec![7; BLOCK as usize];
+    for (first, end) in [(0, 136), (300, 303)] {
+        expected[first * 512..end * 512].fill(5);
+    }
+    assert!(client.read(0, BLOCK) == expected);
+    // A sector of the part, a block beside it, and sectors of the parent.
+    for (sector, count, value) in [(301, 1, 1), (304, 8, 2), (298, 2, 3), (1000, 1, 4)] {
+        let (at, len) = (sector * 512, count * 512);
+        client.write(at as u64, vec![value; len]);
+        expected[at..at + len].fill(value);
+    }
+    assert!(client.read(0, BLOCK) == expected);
+    drop(client);
+    disk.deactivate().unwrap();
+    drop(disk);
+    let disk = open();
+    disk.activate().unwrap();
+    assert!(Client::new(&disk).read(0, BLOCK) == expected);
+    disk.deactivate().unwrap();
+    drop(disk);
+    let file = std::fs::File::open(&layer.path).unwrap();
+    let file = image::PlainFile::new(file.into());
+    let image = image::run_now(image::vhd::Image::open(file, image::format::Access::Read));
+    let report = image::run_now(image.unwrap().check()).unwrap();
+    assert_eq!(report.faults, []);
+}
+
+#[test]
+fn data_beside_the_blocks_of_direct_storage_is_refused() {
+    let dir = dir();
+    let path = dir.path().join("a.vhd");
+    let text = path.to_str().unwrap();
+    run("qemu-img", &["create", "-q", "-f", "vpc", "-o", "force_size=on", text, "8M"]);
+    run("qemu-io", &["-f", "vpc", "-c", "write -q -P 5 1M 64k", text]);
+    let layer = Layer::of(path).direct();
+    let options = FileOptions {
+        path: layer.path.clone(),
+        read_only: true,
+        direct: true,
+        block_size: Some(4096),
+        on_full: OnFull::Error,
+    };
+    let file = Arc::new(FileDisk::open_container(options, None).unwrap());
+    let refused = MappedDisk::open_vhd(file, None, None, layer.options(true));
+    let problem = refused.unwrap_err().to_string();
+    assert!(problem.contains("cache=writeback"), "{problem}");
 }
