@@ -149,7 +149,7 @@ fn vhds_are_created_converted_checked_and_put_over_others() {
     let text = done("convert a.raw a.vhd --format raw --to vhd");
     assert!(text.contains("type         dynamic"), "{text}");
     let text = done("snapshot a.vhd b.vhd --format vhd --to vhd");
-    assert!(text.contains("parent       ./a.vhd ("), "{text}");
+    assert!(text.contains("parent       a.vhd ("), "{text}");
     let text = done("create c.vhd 3M --format vhd --fixed");
     assert!(text.contains("type         fixed"), "{text}");
     assert!(done("check a.vhd --format vhd").starts_with("0 errors, 0 leaked"));

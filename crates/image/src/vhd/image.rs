@@ -106,24 +106,6 @@ impl<F: ImageFile> Image<F> {
         }
     }
 
-    /// Returns why no block can be at byte `start`.
-    pub(super) async fn misplaced(&mut self, start: u64) -> Result<Option<String>, ImageError> {
-        let header = self.blocks()?;
-        let end = start + header.bitmap_bytes() + header.block_bytes;
-        let headers = header.offset..header.offset + HEADER_BYTES as u64;
-        let tables = [0..SECTOR, headers, header.table_offset..header.table_end()];
-        if tables.iter().any(|table| start < table.end && table.start < end) {
-            return Ok(Some(format!("the block at byte {start} is over a header or the table")));
-        }
-        if !self.tables.contains(end - 1).await? {
-            let len = self.tables.len();
-            return Ok(Some(format!(
-                "the block at byte {start} ends behind the file's {len} bytes"
-            )));
-        }
-        Ok(None)
-    }
-
     /// Returns the bitmap of a block at `start`.
     pub(super) async fn bitmap(&mut self, start: u64) -> Result<&[u8], ImageError> {
         let range = TableRange { offset: start, bytes: self.blocks()?.bitmap_bytes() };

@@ -31,6 +31,7 @@ mod format;
 mod header;
 mod image;
 mod info;
+mod layout;
 mod locator;
 mod lookup;
 mod parent;

@@ -1,13 +1,11 @@
 //! Space for blocks: places of former blocks, and behind the last one.
 
 use std::io;
-use std::ops::Range;
 
 use super::VhdFormat;
 use super::granule::GRANULE_BYTES;
 use crate::map::Place;
 use crate::vhd::SECTOR;
-use crate::vhd::header::HEADER_BYTES;
 use crate::vhd::image::{FooterState, UNUSED};
 use crate::{ImageError, ImageFile};
 
@@ -192,46 +190,5 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             other => other.map_err(ImageError::io("reserve space", offset)),
         }
-    }
-}
-
-impl<F: ImageFile> crate::vhd::Image<F> {
-    /// Returns the places of header, table, batmap and locators.
-    pub(in crate::vhd) fn metadata(&self) -> Result<Vec<Range<u64>>, ImageError> {
-        let header = self.blocks()?;
-        let mut ranges = vec![
-            0..SECTOR,
-            header.offset..header.offset + HEADER_BYTES as u64,
-            header.table_offset..header.table_end(),
-        ];
-        ranges.extend(self.batmap.as_ref().map(|batmap| header.table_end()..batmap.end()));
-        let is_inside = |range: &Range<u64>| range.end <= self.tables.len();
-        let locators = header
-            .locators
-            .iter()
-            .filter(|one| one.len > 0)
-            .map(|locator| locator.offset..locator.offset.saturating_add(locator.len.into()));
-        ranges.extend(locators.filter(is_inside));
-        Ok(ranges)
-    }
-
-    /// Checks that the data of all blocks is at multiples of `alignment` bytes.
-    ///
-    /// # Errors
-    /// [`ImageError::Unsupported`], or as [`Self::lookup`].
-    pub async fn check_alignment(&mut self, alignment: u64) -> Result<(), ImageError> {
-        let bitmap_bytes = self.blocks()?.bitmap_bytes();
-        for block in 0..self.blocks()?.entries {
-            let start = self.block(block).await?.unwrap_or_default();
-            if start > 0 && !(start + bitmap_bytes).is_multiple_of(alignment) {
-                let feature = format!(
-                    "block {block} at byte {start}, whose data is not at a multiple of the storage's \
-                     {alignment} bytes"
-                );
-                let next = "serve it with cache=writeback, or copy it to a new image";
-                return Err(ImageError::Unsupported { feature, next });
-            }
-        }
-        Ok(())
     }
 }
