@@ -98,11 +98,11 @@ pub trait Format {
     fn take_replaced(&mut self) -> Vec<Place>;
 
     /// Notes that a granule has lost its place in the map. [`Format::reclaim`] follows.
-    fn hold(&mut self, _granule: u64) {}
+    fn enter_limbo(&mut self, _granule: u64) {}
 
-    /// Returns whether the place of a granule is fixed, was lost and is not reclaimed: whatever the
+    /// Returns whether a granule has lost its fixed place, which is not reclaimed yet: whatever the
     /// disk says, the granule has no place.
-    fn is_held(&self, _granule: u64) -> bool {
+    fn is_in_limbo(&self, _granule: u64) -> bool {
         false
     }
 

@@ -38,7 +38,7 @@ impl<F: Format> Owner<F> {
         if old.is_data() && old.file() == 0 {
             let is_durable = is_planted(Bug::FreedBeforeDurable);
             let place = old.place();
-            self.format.hold(granule);
+            self.format.enter_limbo(granule);
             self.freed.push(Freed { granule, place, epoch, number, is_durable });
         }
     }

@@ -113,7 +113,7 @@ impl<F: Format> Owner<F> {
             if is_lost && on_disk.file() == 0 {
                 let number = self.journal.entry(granule).map_or(0, |(_, entry)| entry.number);
                 let place = on_disk.place();
-                self.format.hold(granule);
+                self.format.enter_limbo(granule);
                 self.freed.push(Freed { granule, place, epoch: 0, number, is_durable: false });
             }
         }

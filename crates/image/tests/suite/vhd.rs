@@ -105,7 +105,7 @@ fn write_round(format: &mut VhdFormat<Arc<PlainFile>>, references: &[(u64, Word)
     for (granule, _) in references {
         let word = run_now(format.load_word(*granule)).unwrap();
         if word.is_data() {
-            format.hold(*granule);
+            format.enter_limbo(*granule);
             old.push((*granule, word.place()));
         }
     }
@@ -294,7 +294,7 @@ fn format_image(format: &mut VhdFormat<Arc<PlainFile>>, seed: u64) {
             let data = |place| Word::data(place, layout.full_mask(), prior.base());
             references.push((granule, place.map_or(Word::ZERO, data)));
             if prior.kind() == Kind::OverZero {
-                format.hold(granule);
+                format.enter_limbo(granule);
             }
         }
         let written =

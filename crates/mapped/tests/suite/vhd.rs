@@ -224,13 +224,23 @@ fn parts_of_a_block_are_read_and_filled() {
         let (below, id) = (Some(Arc::clone(&below)), Some(xenserver::PARENT_ID));
         in_sectors(MappedDisk::open_vhd(file, below, id, layer.options(false)).unwrap())
     };
-    let disk = open();
-    disk.activate().unwrap();
-    let client = Client::new(&disk);
     let mut expected = vec![7; BLOCK as usize];
     for (first, end) in [(0, 136), (300, 303)] {
         expected[first * 512..end * 512].fill(5);
     }
+    let file = layer.file(&layer.path, true);
+    let id = Some(xenserver::PARENT_ID);
+    let lower = MappedDisk::open_vhd(file, Some(Arc::clone(&below)), id, layer.options(true));
+    let top = dir.path().join("top.qcow2");
+    image::qcow2::create_file(&top, &image::qcow2::CreateOptions::new(SIZE)).unwrap();
+    let disk = Layer::of(top).open_over(Some(Arc::new(lower.unwrap())), false);
+    disk.activate().unwrap();
+    assert!(Client::new(&disk).read(0, BLOCK) == expected, "below another layer");
+    disk.deactivate().unwrap();
+    drop(disk);
+    let disk = open();
+    disk.activate().unwrap();
+    let client = Client::new(&disk);
     assert!(client.read(0, BLOCK) == expected);
     // A sector of the part, a block beside it, and sectors of the parent.
     for (sector, count, value) in [(301, 1, 1), (304, 8, 2), (298, 2, 3), (1000, 1, 4)] {

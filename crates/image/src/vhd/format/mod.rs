@@ -73,7 +73,7 @@ pub struct VhdFormat<F> {
     /// Granules whose place was given and that the disk does not show.
     placed: BTreeSet<u64>,
     /// Granules that have lost their place and whose place is not reclaimed yet.
-    held: BTreeSet<u64>,
+    limbo: BTreeSet<u64>,
     /// Granules to which a write failed.
     condemned: BTreeSet<u64>,
     /// Blocks that have left the BAT and are not free yet, by their offset in the file.
@@ -115,7 +115,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
         let has_blocks = write_bytes.is_multiple_of(BLOCK_BYTES) || !writes;
         let granules = GranuleFormat { size, has_below, has_blocks };
         let space = Space::new(image.tables.len(), size);
-        let (new_blocks, placed, held) = Default::default();
+        let (new_blocks, placed, limbo) = Default::default();
         let (condemned, leaving, replaced) = Default::default();
         Ok(Self {
             image,
@@ -125,7 +125,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
             space,
             new_blocks,
             placed,
-            held,
+            limbo,
             condemned,
             leaving,
             replaced,
@@ -134,7 +134,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
 
     /// Returns whether the place of a granule is given, or not reclaimed yet.
     fn is_taken(&self, granule: u64) -> bool {
-        self.placed.contains(&granule) || self.held.contains(&granule)
+        self.placed.contains(&granule) || self.limbo.contains(&granule)
     }
 
     /// Returns the image, to read it.
@@ -311,18 +311,18 @@ impl<F: ImageFile + Clone> Format for VhdFormat<F> {
         if zeroed.is_err() {
             self.condemned.insert(granule);
         }
-        self.held.remove(&granule);
+        self.limbo.remove(&granule);
         self.placed.remove(&granule);
         zeroed?;
         self.free_block(start).await
     }
 
-    fn hold(&mut self, granule: u64) {
-        self.held.insert(granule);
+    fn enter_limbo(&mut self, granule: u64) {
+        self.limbo.insert(granule);
     }
 
-    fn is_held(&self, granule: u64) -> bool {
-        self.held.contains(&granule)
+    fn is_in_limbo(&self, granule: u64) -> bool {
+        self.limbo.contains(&granule)
     }
 
     fn condemn(&mut self, granule: u64, _: Place) {

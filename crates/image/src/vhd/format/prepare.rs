@@ -9,20 +9,13 @@ use crate::planted::{Bug, is_planted};
 use crate::vhd::SECTOR;
 use crate::{ImageError, ImageFile};
 
-/// Reference that differs from the disk's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Change {
-    pub(super) granule: u64,
-    pub(super) word: Word,
-}
-
 impl<F: ImageFile + Clone> VhdFormat<F> {
     pub(super) async fn prepare_round(
         &mut self,
         references: &[(u64, Word)],
     ) -> Result<(), ImageError> {
         let (mut zeroed, mut cleared) = (BTreeSet::new(), Vec::new());
-        for Change { granule, word } in self.changes(references).await? {
+        for (granule, word) in self.changes(references).await? {
             if self.granules.bits(word).is_none() {
                 return Err(corrupt_reference(granule, format!("no bits can say {word:?}")));
             }
@@ -57,11 +50,11 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
     pub(super) async fn changes(
         &mut self,
         references: &[(u64, Word)],
-    ) -> Result<Vec<Change>, ImageError> {
+    ) -> Result<Vec<(u64, Word)>, ImageError> {
         let mut changes = Vec::new();
         for &(granule, word) in references {
             if self.disk_word(granule).await? != word {
-                changes.push(Change { granule, word });
+                changes.push((granule, word));
             }
         }
         Ok(changes)

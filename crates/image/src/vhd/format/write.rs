@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::granule::{BITS_BYTES, GRANULE_BITS};
-use super::prepare::{Change, corrupt_reference};
+use super::prepare::corrupt_reference;
 use super::{Leaving, VhdFormat};
 use crate::map::{Kind, Word};
 use crate::tables::SLICE_BYTES;
@@ -20,10 +20,10 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
         let changes = self.changes(references).await?;
         let (mut entries, mut left) = (BTreeMap::new(), Vec::new());
         let mut rest = &changes[..];
-        while let Some(Change { granule, .. }) = rest.first() {
+        while let Some((granule, _)) = rest.first() {
             let (block, _) = self.split(*granule)?;
             let granules = self.granules_of(block)?;
-            let count = rest.iter().take_while(|one| granules.contains(&one.granule)).count();
+            let count = rest.iter().take_while(|(one, _)| granules.contains(one)).count();
             let (of_block, next) = rest.split_at(count);
             rest = next;
             if let Some(start) = self.image.block(block).await?
@@ -47,18 +47,22 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
 
     /// Returns whether no granule of a block has data, and none can get some: all were cleared now or
     /// by the last rounds.
-    async fn becomes_empty(&mut self, block: u64, changes: &[Change]) -> Result<bool, ImageError> {
+    async fn becomes_empty(
+        &mut self,
+        block: u64,
+        changes: &[(u64, Word)],
+    ) -> Result<bool, ImageError> {
         if self.granules.has_below {
             return Ok(false);
         }
-        let words: BTreeMap<_, _> = changes.iter().map(|one| (one.granule, one.word)).collect();
+        let words: BTreeMap<_, _> = changes.iter().copied().collect();
         for granule in self.granules_of(block)? {
             let is_gone = match words.get(&granule) {
                 _ if self.placed.contains(&granule) => false,
                 Some(word) => word.kind() == Kind::Zero,
                 // Without noted blocks, only a grant gives it data, and a grant is placed.
                 None => match self.disk_word(granule).await? {
-                    word if word.is_data() => word.mask() == 0 && self.held.contains(&granule),
+                    word if word.is_data() => word.mask() == 0 && self.limbo.contains(&granule),
                     word => word == Word::ZERO,
                 },
             };
@@ -74,19 +78,19 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
     async fn write_bits(
         &mut self,
         block: u64,
-        changes: &[Change],
+        changes: &[(u64, Word)],
     ) -> Result<Option<u64>, ImageError> {
         let on_disk = self.image.block(block).await?;
-        let start = match (on_disk, changes.iter().find(|one| one.word.is_data())) {
+        let start = match (on_disk, changes.iter().find(|(_, word)| word.is_data())) {
             (Some(start), _) => start,
-            (None, Some(one)) => self.new_start(one.granule, one.word)?,
+            (None, Some((granule, word))) => self.new_start(*granule, *word)?,
             // Nothing is there that could be cleared.
             (None, None) => return Ok(None),
         };
         let old = self.image.bitmap(start).await?.to_vec();
         let mut new = old.clone();
         let first = self.granules_of(block)?.start;
-        for &Change { granule, word } in changes {
+        for &(granule, word) in changes {
             if word.is_data() && self.start_of(granule, word)? != start {
                 return Err(corrupt_reference(granule, format!("{word:?} is in another block")));
             }
@@ -139,7 +143,7 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
             return Ok(());
         };
         let granules = self.granules_of(leaving.block)?;
-        if self.held.range(granules).next().is_some() {
+        if self.limbo.range(granules).next().is_some() {
             return Ok(());
         }
         self.zero(start, self.total_bytes()?).await?;
