@@ -120,6 +120,8 @@ fn is_served(op: SrOp) -> bool {
             | SrOp::VdiIntroduce
             | SrOp::VdiDestroy
             | SrOp::VdiResize
+            | SrOp::VdiClone
+            | SrOp::VdiSnapshot
             | SrOp::PbdCreate
             | SrOp::PbdDestroy
     )

@@ -41,12 +41,10 @@ pub(super) const COMMANDS: &[Command] = &[
         .later(),
     Command::own("vdi-clone", "Clones a disk; both share their common data.", clone)
         .required(&["uuid"])
-        .optional(&["new-name-label", "new-name-description", "driver-params:"])
-        .later(),
+        .optional(&["new-name-label", "new-name-description", "driver-params:"]),
     Command::own("vdi-snapshot", "Takes a snapshot of a disk.", snapshot)
         .required(&["uuid"])
-        .optional(&["driver-params:"])
-        .later(),
+        .optional(&["driver-params:"]),
     Command::own("vdi-pool-migrate", "Moves a disk while a machine uses it.", migrate)
         .required(&["uuid", "sr-uuid"])
         .later(),

@@ -71,8 +71,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .common(),
     Command::new(
         "vm-clone",
-        "Clones a machine; the disks share their common data. Hosts of Ringway do not support it \
-         yet for machines with disks (SR_OPERATION_NOT_SUPPORTED).",
+        "Clones a machine; the disks share their common data.",
         Run::Naming(&VM_OR_TEMPLATE, "VM.clone"),
     )
     .required(&["new-name-label"])
@@ -90,8 +89,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .required(&["new-name-label"])
     .optional(&["new-name-description"])
-    .of(&VM)
-    .later(),
+    .of(&VM),
     Command::new(
         "vm-checkpoint",
         "Takes a snapshot of a machine's disks and memory.",
@@ -102,8 +100,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .of(&VM)
     .later(),
     Command::own("snapshot-revert", "Reverts a machine to a snapshot.", revert)
-        .optional(&["uuid", "snapshot-uuid"])
-        .later(),
+        .optional(&["uuid", "snapshot-uuid"]),
     Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
     Command::own("vm-vcpu-hotplug", "Changes the number of CPUs of running machines.", hotplug)
         .required(&["new-vcpus"])
