@@ -19,7 +19,8 @@ use crate::records::fields::{text, uuid};
 use crate::storage::SrHandle;
 
 /// Fields that snapshots and clones inherit.
-const INHERITED: [vdi::Field; 9] = [
+const INHERITED: [vdi::Field; 10] = [
+    vdi::Field::SR,
     vdi::Field::name_label,
     vdi::Field::name_description,
     vdi::Field::r#type,
