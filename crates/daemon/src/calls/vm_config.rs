@@ -31,7 +31,7 @@ pub(super) const CALLS: super::Calls = &[
     ("VM.clone", gated!(may_begin, clone::clone, VmOp::Clone)),
     ("VM.snapshot", gated!(may_begin, snapshot::snapshot, VmOp::Snapshot)),
     ("VM.revert", gated!(may_begin, snapshot::revert, VmOp::Revert)),
-    ("VM.copy", gated!(may_begin, not_here, VmOp::Copy)),
+    ("VM.copy", cancellable!(may_begin, clone::copy, VmOp::Copy)),
     ("VM.provision", cancellable!(may_begin, provision::provision, VmOp::Provision)),
     ("VM.set_is_a_template", Handler::Short(set_is_a_template)),
     ("VM.set_VCPUs_max", Handler::Short(|ctx, args| vcpus(ctx, args, vm::Field::VCPUs_max))),

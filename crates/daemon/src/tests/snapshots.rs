@@ -30,6 +30,19 @@ impl SimulatedHost {
         self.test_app.app.db.read(|view| view.count(&vdi::CLASS))
     }
 
+    /// Creates and attaches another SR.
+    async fn other_place(&self) -> Ref {
+        let host =
+            self.test_app.app.db.read(|view| {
+                view.all(&xenapi::table::host::CLASS).next().unwrap().reference().clone()
+            });
+        let texts = ["second", "", "sim", "user"].map(Value::text);
+        let [name, description, kind, content] = texts;
+        let size = Value::Int(0);
+        let args = [host.value(), none(), size, name, description, kind, content, no(), none()];
+        self.made("SR.create", args).await
+    }
+
     /// Fails the second of these calls.
     fn second_fails(&self, call_kind: CallKind) {
         let count = std::sync::atomic::AtomicUsize::new(0);
@@ -155,6 +168,40 @@ async fn a_snapshot_of_several_disks_is_whole_or_not_there() {
     }
     sim_host.sim.rule(|_| SimBehaviour::default());
     sim_host.snapshot(&machine, &[]).await;
+    sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+    sim_host.assert_clean();
+}
+
+#[tokio::test]
+async fn a_copy_is_a_disk_of_another_storage() {
+    let sim_host = SimulatedHost::new().await;
+    let (machine, disks) = two_disks(&sim_host).await;
+    let place = sim_host.other_place().await;
+    let none = Value::text(NULL_REF);
+    let copy = |disk: &Ref, to: Value| [disk.value(), to, none.clone(), none.clone()];
+    let copied = sim_host.made("VDI.copy", copy(&disks[0], place.value())).await;
+    assert_eq!(sim_host.get(&copied, vdi::Field::SR), place.value());
+    assert_eq!(sim_host.get(&copied, vdi::Field::virtual_size), Value::Int(DISK_BYTES));
+    let whole = sim_host.made("VDI.copy", copy(&disks[0], none.clone())).await;
+    assert_eq!(sim_host.get(&whole, vdi::Field::SR), sim_host.place().value());
+    let into = [disks[0].value(), none.clone(), none.clone(), disks[1].value()];
+    let refused = sim_host.refused("VDI.copy", into).await;
+    assert_eq!(refused[..2], ["VALUE_NOT_SUPPORTED", "into_vdi"]);
+    let args = [machine.value(), Value::text("copy"), place.value()];
+    let other = sim_host.made("VM.copy", args.clone()).await;
+    for disk in sim_host.disks(&other) {
+        assert_eq!(sim_host.get(&disk, vdi::Field::SR), place.value());
+    }
+    // A failed copy leaves nothing, and a disk that is written is not copied.
+    let before = (sim_host.disk_count(), sim_host.sim.volumes());
+    sim_host.second_fails(CallKind::Convert);
+    let refused = sim_host.refused("VM.copy", args).await;
+    assert_eq!(refused[..2], ["SR_BACKEND_FAILURE", "DATAPATH"]);
+    assert_eq!((sim_host.disk_count(), sim_host.sim.volumes()), before);
+    sim_host.sim.rule(|_| SimBehaviour::default());
+    sim_host.start(&machine).await;
+    let refused = sim_host.refused("VDI.copy", copy(&disks[0], none.clone())).await;
+    assert_eq!(refused[..2], ["VDI_IN_USE", disks[0].as_str()]);
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.assert_clean();
 }

@@ -70,6 +70,7 @@ fn is_served(op: VdiOp) -> bool {
     matches!(
         op,
         VdiOp::Clone
+            | VdiOp::Copy
             | VdiOp::Snapshot
             | VdiOp::Resize
             | VdiOp::ResizeOnline

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId, VdiId};
-use model::image::ImageSnapshotCall;
+use model::image::{ImageConvert, ImageFormat, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S};
 use model::report::DiskStats;
 use model::rpc::SnapshotDisk;
 use model::spec::FileRef;
@@ -109,6 +109,33 @@ impl Machines {
                 Err(error)
             }
         }
+    }
+
+    /// Copies a volume, with all its bytes, to a new volume of this size in bytes, in the same or
+    /// another SR. The caller makes sure that no guest writes it meanwhile. Dropping the future ends
+    /// the copy.
+    ///
+    /// # Errors
+    /// The new volume does not exist then.
+    pub async fn copy_volume(
+        &self,
+        (from, vdi): ((SrId, &str), VdiId),
+        (to, copy): ((SrId, &str), VdiId),
+        bytes: u64,
+        progress: &(dyn Fn(f64) + Send + Sync),
+    ) -> Result<Volume, StepError> {
+        let (from, to) = (self.place(from.0, from.1).await?, self.place(to.0, to.1).await?);
+        let source = from.driver.images(from.sr, vdi).await?;
+        let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
+        let (format, deadline_s) = (ImageFormat::Raw, MAX_IMAGE_DEADLINE_S);
+        let convert = ImageConvert { source, path, format, deadline_s };
+        let copied = from.datapath.convert(&convert, progress).await;
+        if let Err(error) = copied {
+            // The image appears when it is complete, so there is nothing to remove in most cases.
+            let _left = to.driver.destroy_volume(to.sr, copy).await;
+            return Err(error.into());
+        }
+        Ok(to.driver.settle_layer(to.sr, copy, None).await?)
     }
 
     async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {

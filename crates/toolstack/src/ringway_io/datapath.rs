@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::image::ImageSnapshotCall;
+use model::image::{ImageConvert, ImageSnapshotCall};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
@@ -33,6 +33,13 @@ pub trait Datapath: fmt::Debug + Send + Sync {
     fn create_layer<'a>(
         &'a self,
         layer: &'a ImageSnapshotCall,
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Copies a disk to a new image file. Reports the part that is done now and then. The copy ends
+    /// when the future is dropped.
+    fn convert<'a>(
+        &'a self,
+        convert: &'a ImageConvert,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Changes the caps of a disk.
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>>;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId};
-use model::image::ImageSnapshotCall;
+use model::image::{ImageConvert, ImageSnapshotCall};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
@@ -190,6 +190,15 @@ impl Datapath for SimPath {
         _layer: &'a ImageSnapshotCall,
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         Box::pin(self.call((CallKind::CreateLayer, ""), |_| Ok(())))
+    }
+
+    fn convert<'a>(
+        &'a self,
+        _convert: &'a ImageConvert,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        progress(0.5);
+        Box::pin(self.call((CallKind::Convert, ""), |_| Ok(())))
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

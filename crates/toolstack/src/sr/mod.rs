@@ -74,8 +74,8 @@ pub enum SrError {
         /// Free bytes.
         free: u64,
     },
-    /// Storage of this type has no snapshots and clones.
-    #[error("storage of this type has no snapshots and clones")]
+    /// Storage of this type has no snapshots, clones and copies.
+    #[error("storage of this type has no snapshots, clones and copies")]
     NoSnapshots,
     /// A system call failed.
     #[error("{what}")]
@@ -156,7 +156,7 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
-    /// Returns whether volumes can have snapshots and clones. Otherwise the calls on layers fail.
+    /// Returns whether volumes can have snapshots, clones and copies. Otherwise these calls fail.
     fn can_snapshot(&self) -> bool {
         false
     }
@@ -201,6 +201,20 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Adds a volume over the images of another one that [`SrDriver::can_share`] allows. It is no
     /// volume until it has got a layer of its own, and the next attach of the SR removes it.
     fn add_clone(&self, _sr: SrId, _vdi: VdiId, _of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Returns the images of a volume, to read them.
+    fn images(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Returns the file for the copy of a volume of this size in bytes. The copy is a volume as soon
+    /// as the file exists. [`SrDriver::settle_layer`] returns it.
+    fn prepare_copy(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
     }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.

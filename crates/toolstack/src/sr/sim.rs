@@ -1,6 +1,7 @@
 //! Simulated storage without data.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
@@ -202,6 +203,22 @@ impl SrDriver for SimSr {
         Box::pin(self.call((CallKind::AddClone, sr, Some(vdi)), move |state| {
             volume(state, sr, vdi).bytes = volume(state, sr, of).bytes;
             Ok(())
+        }))
+    }
+
+    fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(std::future::ready(Ok(Backend::File(image(sr, vdi).into()))))
+    }
+
+    fn prepare_copy(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
+        Box::pin(self.call((CallKind::PrepareCopy, sr, Some(vdi)), move |state| {
+            volume(state, sr, vdi).bytes = bytes;
+            Ok(image(sr, vdi))
         }))
     }
 

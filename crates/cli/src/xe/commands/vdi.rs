@@ -37,8 +37,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["online"]),
     Command::own("vdi-copy", "Copies a disk, to the same or other storage.", copy)
         .required(&["uuid"])
-        .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"])
-        .later(),
+        .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"]),
     Command::own("vdi-clone", "Clones a disk; both share their common data.", clone)
         .required(&["uuid"])
         .optional(&["new-name-label", "new-name-description", "driver-params:"]),

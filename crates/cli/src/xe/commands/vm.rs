@@ -80,8 +80,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-copy", "Copies a machine and its disks.", copy)
         .required(&["new-name-label"])
         .optional(&["new-name-description", "sr-uuid"])
-        .of(&VM_OR_TEMPLATE)
-        .later(),
+        .of(&VM_OR_TEMPLATE),
     Command::new(
         "vm-snapshot",
         "Takes a snapshot of a machine's disks, under a new name.",

@@ -98,7 +98,7 @@ pub(super) fn record(
 }
 
 /// Waits until an operation of an SR may begin.
-async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<CurrentOps, ApiError> {
+pub(super) async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<CurrentOps, ApiError> {
     let key = OpCaller::of(ctx).key;
     let gate = |tx: &mut Tx<'_>| check_sr(&tx.view(), place, op);
     let marks = [mark_sr(place, op)];

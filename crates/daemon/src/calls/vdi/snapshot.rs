@@ -6,7 +6,7 @@ use model::sr::SrOp;
 use model::vdi::VdiOp;
 use toolstack::machines::{OpError, SnapshotPlan, StepError};
 use xenapi::table::{FieldIx, sr, vdi};
-use xenapi::{ApiError, Date, Value, codes};
+use xenapi::{ApiError, Date, NULL_REF, Value, codes};
 
 use super::create::{record, resized};
 use super::{Disk, begin, disk_of};
@@ -14,8 +14,9 @@ use crate::db::{Ref, View};
 use crate::dispatch::{Args, CallResult, Ctx};
 use crate::errors::{About, failed};
 use crate::ops::current_ops::CurrentOps;
+use crate::ops::run::OpCaller;
 use crate::random;
-use crate::records::fields::{text, uuid};
+use crate::records::fields::{bytes, text, uuid};
 use crate::storage::SrHandle;
 
 /// Fields that snapshots and clones inherit.
@@ -133,6 +134,59 @@ pub(in crate::calls) async fn clone_disk(ctx: &Ctx, disk: &Ref) -> Result<Ref, A
     recorded
 }
 
+pub(super) async fn copy(ctx: Ctx, args: Args, _: VdiOp) -> CallResult {
+    for name in ["base_vdi", "into_vdi"] {
+        let given = args.reference(name);
+        if !given.is_null() {
+            let why = "Ringway copies whole disks, and to new disks only";
+            return Err(codes::value_not_supported(name, given.as_str(), why));
+        }
+    }
+    let to = Some(args.reference("sr")).filter(|place| !place.is_null());
+    let made = copy_disk(&ctx, &args.object(), to.as_ref(), &|part| ctx.progress(part)).await?;
+    Ok(made.value())
+}
+
+/// Copies a VDI, with all its bytes, to this SR or to its own.
+///
+/// # Errors
+/// Those of the SRs, of operations under way, and `TASK_CANCELLED`. No copy exists then.
+pub(in crate::calls) async fn copy_disk(
+    ctx: &Ctx,
+    disk: &Ref,
+    to: Option<&Ref>,
+    progress: &(dyn Fn(f64) + Send + Sync),
+) -> Result<Ref, ApiError> {
+    let disk = ctx.read(|view| disk_of(view, disk))?;
+    let to = to.unwrap_or(&disk.place).clone();
+    let under_way = begin(ctx, &disk, VdiOp::Copy, None).await?;
+    let target = super::create::begin_sr(ctx, &to, SrOp::VdiCreate).await?;
+    let (_, (sr, kind)) = ctx.read(|view| placed(ctx, view, &disk.place))?;
+    let (storage, (to_sr, to_kind)) = ctx.read(|view| placed(ctx, view, &to))?;
+    let size = ctx.read(|view| bytes(view, &disk.disk, vdi::Field::virtual_size))?;
+    let (from, target_volume) = (((sr, &*kind), disk.id), ((to_sr, &*to_kind), new_id()));
+    let copied = ctx.app.machines.copy_volume(from, target_volume, size, progress);
+    let cancel = OpCaller::of(ctx).cancel;
+    let copied = tokio::select! {
+        // Dropping the copy ends it.
+        () = cancel.cancelled() => return Err(codes::task_cancelled(NULL_REF)),
+        copied = copied => copied,
+    };
+    let volume = copied.map_err(|error| refused(ctx, Some(&&disk), VdiOp::Copy, error))?;
+    let recorded = ctx.change_stored(|tx| {
+        let mut fields = inherited(&tx.view(), &disk.disk)?;
+        fields.retain(|(field, _)| *field != FieldIx::from(vdi::Field::SR));
+        fields.push((vdi::Field::SR.into(), to.value()));
+        record(tx, &to, &volume, fields)
+    });
+    let recorded = recorded.await;
+    if recorded.is_err() {
+        remove(&storage, &[volume.vdi]).await;
+    }
+    drop((under_way, target));
+    recorded
+}
+
 /// Returns the SR with its id and type.
 fn placed(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Result<(SrHandle, (SrId, String)), ApiError> {
     let id = SrId(uuid(view, place, sr::Field::uuid)?);
@@ -167,7 +221,7 @@ fn new_id() -> VdiId {
 fn refused(ctx: &Ctx, disk: Option<&&Disk>, op: VdiOp, error: StepError) -> ApiError {
     let about = match disk {
         Some(disk) => ctx.read(|view| About::vdi(view, &disk.disk, op)),
-        None => About::vm(&Ref::from(xenapi::NULL_REF), model::vm::VmOp::Snapshot),
+        None => About::vm(&Ref::from(NULL_REF), model::vm::VmOp::Snapshot),
     };
     failed(&ctx.app.db, OpError::Failed { verb: StepAction::Record, error }, &about)
 }

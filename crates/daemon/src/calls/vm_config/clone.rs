@@ -8,7 +8,7 @@ use xenapi::{ApiError, Value};
 
 use super::snapshot::begin;
 use super::{MAC_SEED, create};
-use crate::calls::vdi::{clone_disk, destroy_disk};
+use crate::calls::vdi::{clone_disk, copy_disk, destroy_disk};
 use crate::calls::vif;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Args, CallResult, Ctx};
@@ -68,18 +68,40 @@ pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let under_way = begin(&ctx, &from, op, |_| Ok(())).await?;
     let all = ctx.read(|view| disks(view, &from))?;
     let copies = clone_disks(&ctx, &all).await?;
-    let clones: Vec<_> = copies.values().cloned().collect();
-    let recorded = ctx.change_stored(|tx| record(tx, &from, args.text("new_name"), &copies));
-    match recorded.await {
-        Ok(made) => {
-            drop(under_way);
-            Ok(made.value())
-        }
-        Err(error) => {
-            destroy_disks(&ctx, clones).await;
-            Err(error)
-        }
+    let made = finish(&ctx, &from, args.text("new_name"), copies).await?;
+    drop(under_way);
+    Ok(made.value())
+}
+
+/// Copies a VM with all bytes of its disks.
+pub(super) async fn copy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
+    let (from, to) = (args.object(), args.reference("sr"));
+    let to = Some(to).filter(|place| !place.is_null());
+    let under_way = begin(&ctx, &from, op, |_| Ok(())).await?;
+    let all = ctx.read(|view| disks(view, &from))?;
+    let mut copies = Copied::new();
+    for (done, disk) in all.iter().enumerate() {
+        let progress = |part: f64| ctx.progress((done as f64 + part) / all.len() as f64);
+        match copy_disk(&ctx, disk, to.as_ref(), &progress).await {
+            Ok(copy) => copies.insert(disk.clone(), copy),
+            Err(error) => {
+                destroy_disks(&ctx, copies.into_values().collect()).await;
+                return Err(error);
+            }
+        };
     }
+    let made = finish(&ctx, &from, args.text("new_name"), copies).await?;
+    drop(under_way);
+    Ok(made.value())
+}
+
+/// Records a VM with these copies of its VDIs.
+async fn finish(ctx: &Ctx, from: &Ref, name: &str, copies: Copied) -> Result<Ref, ApiError> {
+    let recorded = ctx.change_stored(|tx| record(tx, from, name, &copies)).await;
+    if recorded.is_err() {
+        destroy_disks(ctx, copies.into_values().collect()).await;
+    }
+    recorded
 }
 
 fn record(tx: &mut Tx<'_>, from: &Ref, name: &str, copies: &Copied) -> Result<Ref, ApiError> {

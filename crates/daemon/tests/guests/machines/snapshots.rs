@@ -100,6 +100,17 @@ fn clone_is_plugged(world: &mut World, machine: &Machine, snapshot: &str, shell:
     world.call("VBD.unplug", &of(&device));
     world.call("VBD.destroy", &of(&device));
     world.call("VDI.destroy", &of(&clone));
+    // A copy is one image that shares nothing.
+    let copy = disk_uuid(world, &disk);
+    let copy = world.daemon.xe_prints(&["vdi-copy", &format!("uuid={copy}")]).unwrap();
+    let copy = world.made("VDI.get_by_uuid", &of(&copy));
+    let image = world.image(&copy);
+    assert_eq!(Machine { image, ..machine.clone() }.stored(BLOCK), "first");
+    assert!(!world.record("VDI", &copy).flag("read_only"));
+}
+
+fn disk_uuid(world: &mut World, disk: &str) -> String {
+    world.record("VDI", disk).text("uuid").to_owned()
 }
 
 /// Returns the VBDs of a VM with their VDIs.

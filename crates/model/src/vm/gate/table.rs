@@ -113,6 +113,7 @@ pub(super) fn is_offered(op: VmOp) -> bool {
     matches!(
         op,
         VmOp::Clone
+            | VmOp::Copy
             | VmOp::Snapshot
             | VmOp::Revert
             | VmOp::Provision

@@ -4,18 +4,23 @@ mod attach;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use model::image::ImageSnapshotCall;
+use model::image::{ImageConvert, ImageSnapshotCall};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, PollSpec};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::rpc_client::{RpcCall, RpcClient, gone_is_done, is, task, typed};
 use super::spec_store::SpecStore;
 use super::supervisor::Supervisor;
-use super::{Datapath, DatapathError};
+use super::{Datapath, DatapathError, RpcConnection};
 use crate::boxed_future::BoxFuture;
+
+/// Interval between two reports of the progress of a copy.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Datapath of one SR.
 #[derive(Clone, Debug)]
@@ -112,6 +117,33 @@ impl SrDatapath {
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
     }
 
+    /// Uses connections of its own, because the answer takes long, and the copy ends with them.
+    async fn convert(
+        &self,
+        convert: &ImageConvert,
+        progress: &(dyn Fn(f64) + Send + Sync),
+    ) -> Result<(), DatapathError> {
+        let supervisor = &self.rpc_client.supervisor;
+        supervisor.ready(true).await?;
+        let mut carrier = RpcConnection::connect(supervisor.control()).await?;
+        let mut observer = RpcConnection::connect(supervisor.control()).await?;
+        let copied = carrier.image_convert(convert);
+        tokio::pin!(copied);
+        loop {
+            // No event reports the progress.
+            match timeout(PROGRESS_INTERVAL, &mut copied).await {
+                Ok(copied) => return copied.map(drop),
+                Err(_) => {
+                    let reply = observer.image_progress().await?;
+                    let of = reply.converting.iter().find(|one| one.path == convert.path);
+                    if let Some(of) = of {
+                        progress(of.done_bytes as f64 / of.total_bytes.max(1) as f64);
+                    }
+                }
+            }
+        }
+    }
+
     async fn caps(&self, id: &str, caps: Option<Caps>) -> Result<(), DatapathError> {
         let ask = ("disk.caps", json!({ "id": id, "caps": caps }));
         self.rpc_client.set(id, ask, |spec| spec.caps = caps).await
@@ -200,6 +232,14 @@ impl Datapath for SrDatapath {
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         let (this, layer) = (self.clone(), layer.clone());
         task(async move { this.create_layer(layer).await })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        convert: &'a ImageConvert,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.convert(convert, progress))
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

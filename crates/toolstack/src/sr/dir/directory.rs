@@ -254,7 +254,11 @@ impl<'a> SrDirectory<'a> {
         self.volume(vdi)
     }
 
-    fn check_room(&self, needed: u64) -> Result<(), SrError> {
+    /// Checks that a volume of this size in bytes can be begun.
+    ///
+    /// # Errors
+    /// The space does not suffice.
+    pub(crate) fn check_room(&self, needed: u64) -> Result<(), SrError> {
         let free = self.free();
         if free < LEAST_FREE_BYTES { Err(SrError::Full { needed, free }) } else { Ok(()) }
     }

@@ -282,6 +282,29 @@ impl SrDriver for DirDriver {
         Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
     }
 
+    fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(async move {
+            let Attached { place, worker } = self.of(sr)?;
+            let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
+            let (_, images, _) = worker.call(sr, &place, sr_request).await?.into_found()?;
+            backend(&place, &images)
+        })
+    }
+
+    fn prepare_copy(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
+        let sr_request = SrRequest::CheckRoom { bytes };
+        Box::pin(async move {
+            let Attached { place, worker } = self.of(sr)?;
+            worker.call(sr, &place, sr_request).await?.into_nothing()?;
+            Ok(place.join(directory::name(vdi)))
+        })
+    }
+
     // The process that serves a file opens and locks it. These calls do not access the directory,
     // so volumes of a missing SR can be detached.
     fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {

@@ -64,6 +64,8 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
+    /// Check that a volume of this size in bytes can be begun.
+    CheckRoom { bytes: u64 },
     /// Name a new image that goes over those of a volume.
     PrepareLayer {
         #[serde(with = "text")]
@@ -108,6 +110,7 @@ impl fmt::Display for SrRequest {
             Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
             Self::FindVolume { vdi } => write!(f, "find volume {vdi}"),
+            Self::CheckRoom { .. } => write!(f, "look for free space"),
             Self::PrepareLayer { vdi, .. } => write!(f, "prepare a layer of volume {vdi}"),
             Self::SettleLayer { vdi, .. } => write!(f, "settle the layer of volume {vdi}"),
             Self::CanShare { vdi } => write!(f, "look at the layer of volume {vdi}"),
@@ -366,6 +369,7 @@ mod tests {
             SrRequest::DestroyVolume { vdi },
             SrRequest::ResizeVolume { vdi, bytes: 1 },
             SrRequest::FindVolume { vdi },
+            SrRequest::CheckRoom { bytes: 1 },
             SrRequest::PrepareLayer { vdi, layer: vdi, served: Some("a".into()) },
             SrRequest::SettleLayer { vdi, served: None },
             SrRequest::CanShare { vdi },

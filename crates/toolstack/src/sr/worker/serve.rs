@@ -97,6 +97,7 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let storage_blocks = sr_directory.has_storage_blocks(vdi)?;
             Ok(SrResponse::Found { volume, images, storage_blocks })
         }
+        SrRequest::CheckRoom { bytes } => open()?.check_room(*bytes).map(|()| SrResponse::Nothing),
         SrRequest::PrepareLayer { vdi, layer, served } => {
             let images = open()?.prepare_layer(VdiId(*vdi), *layer, served.as_deref());
             images.map(SrResponse::Images)
