@@ -98,9 +98,6 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["new-name-description"])
     .of(&VM)
     .later(),
-    Command::own("snapshot-revert", "Reverts a machine to a snapshot.", revert)
-        .optional(&["uuid", "snapshot-uuid"]),
-    Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
     Command::own("vm-vcpu-hotplug", "Changes the number of CPUs of running machines.", hotplug)
         .required(&["new-vcpus"])
         .of(&VM)
@@ -206,13 +203,6 @@ fn copy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     named(xe, "VM", &made, params.get("new-name-description"))
 }
 
-fn revert(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
-    let uuid = params.get("snapshot-uuid").or_else(|| params.get("uuid"));
-    let snapshot = xe.by_uuid("VM", uuid.ok_or_else(|| XeError::missing("snapshot-uuid"))?)?;
-    xe.run("VM.revert", &[snapshot])?;
-    Ok(Printed::nothing())
-}
-
 fn hotplug(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let cpus = Value::Int(params.int("new-vcpus")?);
     let all = selector::some(xe, params, &VM, &["new-vcpus"])?;
@@ -233,15 +223,25 @@ fn call_plugin(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> 
 fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let force = params.flag("force")?;
     let all = selector::some(xe, params, &VM, &["force"])?;
+    remove(xe, &all, force)
+}
+
+/// Destroys machines, and the disks that only they have. Without `force` asks before, and refuses
+/// machines that are not halted.
+pub(super) fn remove(
+    xe: &mut XeSession,
+    all: &[Selected],
+    force: bool,
+) -> Result<Printed, XeError> {
     let mut disks = Vec::new();
-    for one in &all {
+    for one in all {
         disks.push(own_disks(xe, &one.record)?);
     }
-    if !force && !confirmed(&all, &disks)? {
+    if !force && !confirmed(all, &disks)? {
         return Err(XeError::error("nothing was done"));
     }
     let mut disks = disks.into_iter();
-    selector::in_turn(xe, &all, |xe, one| {
+    selector::in_turn(xe, all, |xe, one| {
         let own = disks.next().unwrap_or_default();
         if force && one.record.text("power_state") != "Halted" {
             xe.run("VM.hard_shutdown", &[one.value()])?;
