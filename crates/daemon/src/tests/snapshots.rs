@@ -205,3 +205,23 @@ async fn a_copy_is_a_disk_of_another_storage() {
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.assert_clean();
 }
+
+#[tokio::test]
+async fn a_scan_brings_snapshots_back() {
+    let sim_host = SimulatedHost::new().await;
+    let (_, disks) = two_disks(&sim_host).await;
+    sim_host.test_app.hands.set(55);
+    let snapshot = sim_host.made("VDI.snapshot", [disks[0].value(), none()]).await;
+    let uuid = sim_host.get(&snapshot, vdi::Field::uuid);
+    sim_host.done("VDI.forget", [snapshot.value()]).await;
+    sim_host.done("SR.scan", [sim_host.place().value()]).await;
+    let again = sim_host.made("VDI.get_by_uuid", [uuid]).await;
+    for (field, expected) in [
+        (vdi::Field::is_a_snapshot, yes()),
+        (vdi::Field::read_only, yes()),
+        (vdi::Field::snapshot_of, disks[0].value()),
+        (vdi::Field::snapshot_time, Value::Date(xenapi::Date(55))),
+    ] {
+        assert_eq!(sim_host.get(&again, field), expected, "{field:?}");
+    }
+}

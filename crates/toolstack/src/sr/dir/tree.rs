@@ -17,9 +17,12 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
 use rustix::io::Errno;
 
 use super::directory::{SrDirectory, location, volume};
+use super::marker::{MARKER, Marker};
 use super::record::{self, FileState, ImageName, MAX_IMAGES, Record, SnapshotOf};
 use crate::sr::{SrError, Volume};
 
+/// Space that an empty image needs, in bytes: about as much as its tables.
+const LAYER_BYTES: u64 = 1 << 20;
 /// Configuration key that errors about snapshots name.
 const SNAPSHOT: &str = "snapshot";
 
@@ -64,6 +67,11 @@ impl SrDirectory<'_> {
     }
 
     fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
+        if let Some(marker) = self.marker()?.and_then(Marker::with_records) {
+            let text = marker.text();
+            let bytes = text.len().try_into().unwrap_or_default();
+            self.replace(MARKER, bytes, |mut file| file.write_all(text.as_bytes()))?;
+        }
         // Serialization of plain fields cannot fail.
         let text = serde_json::to_vec(record).unwrap_or_default();
         let bytes = text.len().try_into().unwrap_or_default();
@@ -147,6 +155,7 @@ impl SrDirectory<'_> {
                  (vdi-copy), and use the copy"
             )));
         }
+        self.check_room(LAYER_BYTES)?;
         record.next = Some(ImageName::qcow2(layer));
         self.put_record(vdi, &record)?;
         Ok(record.images.iter().map(ToString::to_string).collect())
@@ -217,6 +226,7 @@ impl SrDirectory<'_> {
             snapshot_of: snapshot.map(|unix_seconds| SnapshotOf { vdi: of, unix_seconds }),
             ..Record::new(images, source.bytes)
         };
+        self.copy_storage_blocks(vdi, of)?;
         self.put_record(vdi, &record)?;
         self.recorded(vdi, record)
     }

@@ -160,3 +160,22 @@ fn a_record_that_cannot_be_read_lets_nothing_be_removed() {
     std::fs::remove_file(dir.path().join(image(3))).unwrap();
     assert_eq!(listed(&dir), [vdi(9)]);
 }
+
+#[test]
+fn what_a_volume_has_its_snapshots_and_clones_have() {
+    let (dir, _) = made();
+    open(&dir).create_volume(vdi(1), 4096).unwrap();
+    std::fs::remove_file(dir.path().join(STORAGE_BLOCKS)).unwrap();
+    open(&dir).list_storage_blocks().unwrap();
+    open(&dir).create_volume(vdi(9), 4096).unwrap();
+    let marker = || std::fs::read_to_string(dir.path().join(MARKER)).unwrap();
+    assert!(marker().contains("\"format\":1"));
+    snapshot(&dir, 1, (2, 3));
+    snapshot(&dir, 9, (10, 11));
+    open(&dir).share_images(vdi(4), vdi(2), None).unwrap();
+    let blocks = [1, 2, 4, 9, 10].map(|n| open(&dir).has_storage_blocks(vdi(n)).unwrap());
+    assert_eq!(blocks, [true, true, true, false, false]);
+    // An earlier version would take the shared raw image for a volume.
+    assert!(marker().contains("\"format\":2"));
+    SrDirectory::create(dir.path(), sr(1)).unwrap();
+}
