@@ -212,6 +212,9 @@ impl SrDirectory<'_> {
         snapshot: Option<i64>,
     ) -> Result<Option<Volume>, SrError> {
         let _lock = self.lock_records()?;
+        if self.record(vdi)?.is_some() || self.has(&ImageName::raw(vdi.0).to_string())? {
+            return Err(refused(format!("volume {vdi} exists")));
+        }
         let source = self.known(of)?;
         let mut images = source.images.clone();
         if !source.read_only {
