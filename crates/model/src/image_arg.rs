@@ -45,16 +45,8 @@ impl ImageArg {
 
 /// Returns an image over what is below it.
 fn layer(file: PathBuf, format: ImageFormat, below: Option<Backend>) -> Result<Backend, SpecError> {
-    match (format, below) {
-        (ImageFormat::Raw, None) => Ok(Backend::File(file.into())),
-        (ImageFormat::Raw, Some(_)) => refuse_below_raw(&file),
-        (ImageFormat::Qcow2, below) => {
-            Ok(Backend::Qcow2 { file: file.into(), backing: below.map(Box::new) })
-        }
-        (ImageFormat::Vhd, below) => {
-            Ok(Backend::Vhd { file: file.into(), backing: below.map(Box::new) })
-        }
-    }
+    let image = Backend::image_over(format, file.clone().into(), below);
+    image.map_or_else(|| refuse_below_raw(&file), Ok)
 }
 
 fn refuse_below_raw(file: &Path) -> Result<Backend, SpecError> {

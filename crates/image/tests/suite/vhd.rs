@@ -319,7 +319,7 @@ fn mutated_images_are_refused_or_reported() {
     let place = prop_oneof![0_usize..4096, 16384_usize + 3584..16384 + 4096];
     let value = prop_oneof![any::<u64>(), 0u64..1 << 20, (0u32..64).prop_map(|bit| 1 << bit)];
     let words = prop::collection::vec((place, value), 0..5);
-    let cases = if std::env::var_os("RINGWAY_SOAK").is_some() { 5000 } else { 100 };
+    let cases = if std::env::var_os("RINGWAY_SOAK").is_some() { 5000 } else { 40 };
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |((sample, words) in (0..samples.len(), words), is_sealed: bool, seed: u64)| {
         let mut image = samples[sample].clone();

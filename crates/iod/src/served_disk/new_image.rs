@@ -9,7 +9,7 @@ use image::format::Backing;
 use image::{ImageError, PlainFile, qcow2, vhd};
 use mapped::VhdHead;
 use model::image::ImageFormat;
-use model::spec::{Backend, FileRef};
+use model::spec::Backend;
 
 use super::ServedTree;
 
@@ -83,15 +83,6 @@ impl NewImage {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let parent = vhd::Parent { file, unique_id, unix_seconds: now };
         vhd::create_file(path, &vhd::CreateOptions::differencing(size, parent))
-    }
-
-    /// Returns the tree with the image at `file` on top.
-    pub(super) fn tree(format: ImageFormat, file: PathBuf, below: Backend) -> Backend {
-        let (file, backing) = (FileRef::Path(file), Some(Box::new(below)));
-        match format {
-            ImageFormat::Vhd => Backend::Vhd { file, backing },
-            _ => Backend::Qcow2 { file, backing },
-        }
     }
 }
 

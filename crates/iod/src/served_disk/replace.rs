@@ -106,7 +106,9 @@ impl ServedDisk {
             move || Ok::<_, disk::DiskError>(new.create(&path)),
         )?;
         created.map_err(create_error)?;
-        let backend = NewImage::tree(format, file.clone(), present.clone());
+        let backend = Backend::image_over(format, file.clone().into(), Some(present.clone()));
+        // No raw image was created.
+        let backend = backend.unwrap_or_else(|| present.clone());
         match self.prepare_replacement(backend, &present) {
             Ok(mut replacement) => {
                 replacement.created = Some(file);

@@ -126,6 +126,16 @@ fn too_deep() -> String {
 }
 
 impl Backend {
+    /// Returns an image in a file over another backend. `None` for a raw image over one.
+    pub fn image_over(format: ImageFormat, file: FileRef, below: Option<Self>) -> Option<Self> {
+        let backing = below.map(Box::new);
+        match format {
+            ImageFormat::Raw => backing.is_none().then_some(Self::File(file)),
+            ImageFormat::Qcow2 => Some(Self::Qcow2 { file, backing }),
+            ImageFormat::Vhd => Some(Self::Vhd { file, backing }),
+        }
+    }
+
     /// Returns the nodes, top first.
     pub fn nodes(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |node| match node {
