@@ -9,6 +9,7 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
+use super::model::{ModelPlace, ModelQueue};
 use super::request::{FileRequest, IoMethod, StepOutcome, UNSCHEDULED};
 use super::schedule::Schedule;
 use super::{FileOptions, ImageInfo, OnFull, Shared};
@@ -25,6 +26,8 @@ const INLINE_BUDGET: u64 = 512 << 10;
 const RETRY: Duration = Duration::from_millis(500);
 /// Tag of the retry timer; the tags of requests begin at 0.
 const TIMER: u64 = u64::MAX;
+/// Tag of the timer for the next end on a modelled device.
+pub(super) const MODEL_TIMER: u64 = u64::MAX - 2;
 /// Tag of the timer for requests that wait for their share of the storage.
 pub(super) const SHARE_TIMER: u64 = u64::MAX - 1;
 
@@ -48,6 +51,8 @@ pub(crate) struct FileChannel {
     shared: Arc<Shared>,
     /// Access to the scheduler of the storage, if there is one.
     pub(super) schedule: Option<Box<Schedule>>,
+    /// Model of the storage, if it is one.
+    pub(super) model: Option<Box<ModelQueue>>,
     image_info: ImageInfo,
     buffered: bool,
     inline_read: InlineRead,
@@ -76,10 +81,11 @@ impl FileChannel {
         image_info: ImageInfo,
         file: Arc<OwnedFd>,
         shared: Arc<Shared>,
-        storage_disk: Option<&Arc<StorageDisk>>,
+        (storage_disk, model): (Option<&Arc<StorageDisk>>, Option<&ModelPlace>),
         context: &mut Context<'_>,
     ) -> Self {
         let inline_read = match (image_info.is_in_memory, options.direct) {
+            _ if model.is_some() => InlineRead::Off,
             // Memory file systems ignore O_DIRECT.
             (true, _) => InlineRead::Memory,
             (false, true) => InlineRead::Off,
@@ -90,6 +96,7 @@ impl FileChannel {
             port: context.open_port(),
             shared,
             schedule: storage_disk.and_then(|disk| Schedule::open(disk, context)).map(Box::new),
+            model: model.map(|place| Box::new(ModelQueue::open(place, context))),
             image_info,
             buffered: !options.direct,
             inline_read,
@@ -190,6 +197,9 @@ impl FileChannel {
             self.file_request.push(None);
             self.file_request.len() - 1
         });
+        if self.model.is_some() {
+            self.submit_to_model(context, slot, &file_request);
+        }
         if let Some(place) = self.file_request.get_mut(slot) {
             *place = Some(file_request);
         }
@@ -216,13 +226,33 @@ impl FileChannel {
     }
 
     fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
-        if op_completion.tag == TIMER {
-            self.timer_set = false;
-            return self.retry(context);
+        if op_completion.tag >= MODEL_TIMER {
+            return self.end_timer(context, op_completion.tag);
         }
-        if op_completion.tag == SHARE_TIMER {
-            return self.end_share_timer();
+        match &mut self.model {
+            None => self.step(context, op_completion),
+            Some(model) => {
+                let ended = model.end_in_kernel(op_completion);
+                ended.into_iter().for_each(|ended| self.step(context, ended));
+            }
         }
+    }
+
+    #[cold]
+    fn end_timer(&mut self, context: &mut Context<'_>, tag: u64) {
+        match tag {
+            SHARE_TIMER => self.end_share_timer(),
+            MODEL_TIMER => self.end_model_timer(),
+            _ => {
+                self.timer_set = false;
+                self.retry(context);
+            }
+        }
+    }
+
+    /// Goes on with a request whose operation has ended.
+    #[inline]
+    pub(super) fn step(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let Ok(slot) = usize::try_from(op_completion.tag) else { return };
         let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {
             return;
@@ -355,6 +385,9 @@ impl Channel for FileChannel {
             self.advance(context, one);
         }
         self.op_completion = op_completion;
+        if self.model.as_ref().is_some_and(|model| model.needs_look()) {
+            self.look_at_model(context);
+        }
         for file_request in std::mem::take(&mut self.starved) {
             self.begin_fill(context, file_request);
         }
@@ -383,6 +416,9 @@ impl Channel for FileChannel {
             self.finish(file_request, CANCELED);
         }
         self.cancel_scheduled();
+        // The kernel alone decides from here on.
+        let model = self.model.take().map(|model| model.into_ended());
+        self.op_completion.extend(model.into_iter().flatten());
     }
 }
 

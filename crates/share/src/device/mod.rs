@@ -11,8 +11,10 @@
 //!
 //! Any model becomes slower at the times that [`DeviceConfig::speeds`] lists.
 
+mod calibrate;
 mod flash;
 mod pipe;
+mod random;
 mod spindle;
 
 use std::cmp::Reverse;
@@ -20,8 +22,12 @@ use std::collections::BinaryHeap;
 
 use crate::profile::{OpKind, SECOND};
 
+pub use calibrate::calibrate;
+#[cfg(test)]
+pub(crate) use calibrate::sample;
 pub use flash::Flash;
 pub use pipe::{Connections, Pipe};
+pub(crate) use random::Random;
 pub use spindle::Spindle;
 
 /// Command of a device.
