@@ -229,13 +229,10 @@ impl FileChannel {
         if op_completion.tag >= MODEL_TIMER {
             return self.end_timer(context, op_completion.tag);
         }
-        match &mut self.model {
-            None => self.step(context, op_completion),
-            Some(model) => {
-                let ended = model.end_in_kernel(op_completion);
-                ended.into_iter().for_each(|ended| self.step(context, ended));
-            }
+        if self.model.is_some() {
+            return self.end_modelled(context, op_completion);
         }
+        self.step(context, op_completion);
     }
 
     #[cold]
@@ -251,7 +248,7 @@ impl FileChannel {
     }
 
     /// Goes on with a request whose operation has ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn step(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let Ok(slot) = usize::try_from(op_completion.tag) else { return };
         let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {

@@ -53,7 +53,7 @@ impl ModelQueue {
     }
 
     /// Notes that the kernel has ended a step. Returns it if the model has, too.
-    pub(super) fn end_in_kernel(&mut self, completion: OpCompletion) -> Option<OpCompletion> {
+    fn end_in_kernel(&mut self, completion: OpCompletion) -> Option<OpCompletion> {
         let step = self.steps.get_mut(usize::try_from(completion.tag).ok()?)?;
         match step {
             Step::Kernel => Some(completion),
@@ -104,6 +104,13 @@ impl FileChannel {
         if let Some(after) = model.channel.submit(context, slot, command) {
             context.submit(&self.port, IoOp::Timer { after }, MODEL_TIMER);
         }
+    }
+
+    /// Goes on with a step that the kernel has ended, once the model has, too.
+    #[inline(never)]
+    pub(super) fn end_modelled(&mut self, context: &mut Context<'_>, completion: OpCompletion) {
+        let ended = self.model.as_mut().and_then(|model| model.end_in_kernel(completion));
+        ended.into_iter().for_each(|completion| self.step(context, completion));
     }
 
     /// Goes on with the steps that the model has ended.
