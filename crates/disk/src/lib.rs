@@ -24,6 +24,7 @@
 //! | [`FileDisk`] | io_uring, direct or buffered | fdatasync | fallocate, zeroes | waits or fails |
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
+//! | [`FileDisk`] with a [`ModelDevice`] | as a file, not before the device | as a file | as a file | as a file |
 //! | [`Window`] | those of the disk that contains it, at an offset | | | |
 //! | [`SmallBlocks`] | of another disk, by read-modify-write | as that disk | as that disk | as that disk |
 //!

@@ -32,7 +32,7 @@ const OURS: &str = "ringway-io";
 /// Storage, its name and title. `None` is a file.
 const DEVICES: [(&str, &str, Option<Model>); 5] = [
     ("striped", "striped flash of 256 MB/s", Some(Model::Striped)),
-    ("unstriped", "flash of 256 MB/s, a channel for each request", Some(Model::Unstriped)),
+    ("one-channel", "flash of 256 MB/s, a channel for each request", Some(Model::Unstriped)),
     ("spindle", "disk that spins", Some(Model::Spindle)),
     ("array", "array of 820 MB/s", Some(Model::Array)),
     ("file", "a file", None),
