@@ -1,9 +1,9 @@
 //! Device that a model describes, in real time: requests of files end when the model says so.
 //!
-//! Channels of several reactors submit commands. The channel that learns of the next end sets a timer
-//! for it. Its reactor then hands out all ends that have come, and wakes the channels of others.
+//! Channels of several reactors submit commands. Each sets a timer for the next end of its own
+//! commands, so that no reactor waits for another. A channel that starts a command of another one, by
+//! reaping an end, wakes it.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,8 +32,6 @@ struct Inner {
     /// Owners of the commands, by their numbers.
     commands: Slab<Owner>,
     channels: Slab<Member>,
-    /// Times at which a timer of a channel ends, in the model's time.
-    timers: BTreeSet<(u64, u32)>,
     // Kept for its capacity.
     done: Vec<u64>,
 }
@@ -51,17 +49,21 @@ struct Member {
     handle: Handle,
     poller: Option<PollerId>,
     ended: Vec<usize>,
+    /// Times at which its timers end, in the model's time.
+    timers: Vec<u64>,
     needs_look: Arc<AtomicBool>,
 }
 
 impl Member {
+    /// Returns whether a timer ends by this time.
+    fn has_timer(&self, by: u64) -> bool {
+        self.timers.iter().any(|timer| *timer <= by)
+    }
+
     /// Makes the channel look.
-    fn wake(&self, context: &mut Context<'_>) {
-        self.needs_look.store(true, Ordering::Release);
-        let Some(poller) = self.poller else { return };
-        if self.handle.number() == context.reactor() {
-            context.wake(poller);
-        } else {
+    fn wake(&self) {
+        let was = self.needs_look.swap(true, Ordering::AcqRel);
+        if let (false, Some(poller)) = (was, self.poller) {
             // A reactor that has ended needs none.
             let _ = self.handle.send(move |context| context.wake(poller));
         }
@@ -71,7 +73,7 @@ impl Member {
 impl ModelDevice {
     /// Creates an idle device.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
-        let (commands, channels, timers, done) = Default::default();
+        let (commands, channels, done) = Default::default();
         Arc::new(Self(Mutex::new(Inner {
             device: Device::new(config),
             start_ns: None,
@@ -79,7 +81,6 @@ impl ModelDevice {
             next_disk: 0,
             commands,
             channels,
-            timers,
             done,
         })))
     }
@@ -98,22 +99,41 @@ impl ModelDevice {
 }
 
 impl Inner {
-    /// Hands out the ends that have come. Returns the time of a timer that channel `own` is to set.
-    fn turn(&mut self, context: &mut Context<'_>, own: u32) -> Option<Duration> {
+    /// Hands out the ends that have come. Wakes other channels than `own`, unless their timer does.
+    fn reap(&mut self, own: u32) {
         let mut done = std::mem::take(&mut self.done);
         self.device.reap(self.now_ns, &mut done);
         for id in done.drain(..) {
             let Some(Owner { channel, slot }) = self.commands.remove(id as u32) else { continue };
-            let Some(member) = channel.and_then(|it| self.channels.get_mut(it)) else { continue };
+            let Some(channel) = channel else { continue };
+            let Some(member) = self.channels.get_mut(channel) else { continue };
             member.ended.push(slot);
-            member.wake(context);
+            if channel != own && !member.has_timer(self.now_ns) {
+                member.wake();
+            }
         }
         self.done = done;
-        let next = self.device.next_event()?;
-        if self.timers.first().is_some_and(|(timer, _)| *timer <= next) {
+    }
+
+    /// Returns the time of a timer that channel `own` is to set. Wakes others that lack one.
+    fn set_timers(&mut self, own: u32) -> Option<Duration> {
+        let mut next: Option<u64> = None;
+        for (end, id) in self.device.running() {
+            let owner = self.commands.get(id as u32).and_then(|owner| owner.channel);
+            // The channel of a command may have gone. Others wait for its end, too.
+            let channel = owner.unwrap_or(own);
+            let Some(member) = self.channels.get(channel) else { continue };
+            if channel == own {
+                next = Some(next.map_or(end, |next| next.min(end)));
+            } else if !member.has_timer(end) {
+                member.wake();
+            }
+        }
+        let (next, member) = (next?, self.channels.get_mut(own)?);
+        if member.has_timer(next) {
             return None;
         }
-        self.timers.insert((next, own));
+        member.timers.push(next);
         Some(Duration::from_nanos(next.saturating_sub(self.now_ns).max(SHORTEST_NS)))
     }
 
@@ -140,6 +160,7 @@ impl ModelChannel {
             handle: context.handle(),
             poller: context.poller(),
             ended: Vec::new(),
+            timers: Vec::new(),
             needs_look: Arc::clone(&needs_look),
         };
         let channel = device.lock().channels.insert(member);
@@ -157,12 +178,13 @@ impl ModelChannel {
         let inner = &mut *self.device.lock();
         inner.set_now(context);
         // Ends that have come let commands start that waited.
-        let mut done = std::mem::take(&mut inner.done);
-        inner.device.reap(inner.now_ns, &mut done);
-        inner.done = done;
+        inner.reap(self.channel);
+        if let Some(member) = inner.channels.get(self.channel).filter(|it| !it.ended.is_empty()) {
+            member.wake();
+        }
         let id = inner.commands.insert(Owner { channel: Some(self.channel), slot });
         inner.device.submit(inner.now_ns, Command { id: id.into(), ..command });
-        inner.turn(context, self.channel)
+        inner.set_timers(self.channel)
     }
 
     /// Returns whether [`Self::look`] has something to do.
@@ -174,9 +196,12 @@ impl ModelChannel {
     /// Notes that a timer of the channel has ended.
     pub(crate) fn end_timer(&self) {
         let inner = &mut *self.device.lock();
-        let own = inner.timers.iter().find(|(_, channel)| *channel == self.channel).copied();
-        if let Some(timer) = own {
-            inner.timers.remove(&timer);
+        if let Some(member) = inner.channels.get_mut(self.channel) {
+            // Timers end in order.
+            let first = (0..member.timers.len()).min_by_key(|at| member.timers.get(*at));
+            if let Some(first) = first {
+                member.timers.swap_remove(first);
+            }
         }
         self.needs_look.store(true, Ordering::Release);
     }
@@ -189,7 +214,8 @@ impl ModelChannel {
     ) -> Option<Duration> {
         let inner = &mut *self.device.lock();
         inner.set_now(context);
-        let timer = inner.turn(context, self.channel);
+        inner.reap(self.channel);
+        let timer = inner.set_timers(self.channel);
         self.needs_look.store(false, Ordering::Relaxed);
         if let Some(member) = inner.channels.get_mut(self.channel) {
             ended.append(&mut member.ended);
@@ -205,21 +231,14 @@ impl Drop for ModelChannel {
         let own = Some(self.channel);
         let gone: Vec<u32> =
             inner.commands.iter().filter(|it| it.1.channel == own).map(|it| it.0).collect();
-        for id in gone {
+        for &id in &gone {
             if let Some(owner) = inner.commands.get_mut(id) {
                 owner.channel = None;
             }
         }
-        let timers = inner.timers.len();
-        inner.timers.retain(|(_, channel)| *channel != self.channel);
-        // Others may wait for a timer of this channel.
-        if inner.timers.len() < timers
-            && let Some((_, member)) = inner.channels.iter().next()
-        {
-            member.needs_look.store(true, Ordering::Release);
-            if let Some(poller) = member.poller {
-                let _ = member.handle.send(move |context| context.wake(poller));
-            }
+        // Others may wait for the ends of its commands.
+        if let (false, Some((_, member))) = (gone.is_empty(), inner.channels.iter().next()) {
+            member.wake();
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{CANCELED, Channel, Completion, IoError, Request, RequestKind, Submit
 
 /// Largest read that first tries the page cache without waiting, in bytes. Above, the copy costs
 /// more than avoiding the io_uring saves.
-const INLINE_READ: u64 = 32 << 10;
+pub(super) const INLINE_READ: u64 = 32 << 10;
 /// Bytes read that way between two reaps, so that other queues get their turn.
 const INLINE_BUDGET: u64 = 512 << 10;
 /// Interval for retrying requests that wait for space: the kernel reports no event for free space.
@@ -46,7 +46,7 @@ enum InlineRead {
 
 /// One reactor's channel to a file.
 pub(crate) struct FileChannel {
-    file: File,
+    pub(super) file: File,
     pub(super) port: CompletionPort,
     shared: Arc<Shared>,
     /// Access to the scheduler of the storage, if there is one.
@@ -192,18 +192,23 @@ impl FileChannel {
 
     /// Hands the next step of a request to the kernel.
     pub(super) fn issue(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
-        let op = file_request.op(&self.file, self.buffered);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.file_request.push(None);
             self.file_request.len() - 1
         });
-        if self.model.is_some() {
-            self.submit_to_model(context, slot, &file_request);
+        if self.model.is_some() && self.submit_to_model(context, slot, &mut file_request) {
+            return self.keep(slot, file_request);
         }
+        let op = file_request.op(&self.file, self.buffered);
+        self.keep(slot, file_request);
+        context.submit(&self.port, op, slot as u64);
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, slot: usize, file_request: FileRequest) {
         if let Some(place) = self.file_request.get_mut(slot) {
             *place = Some(file_request);
         }
-        context.submit(&self.port, op, slot as u64);
     }
 
     pub(super) fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use reactor::{Context, IoOp, OpCompletion};
+use rustix::io::Errno;
+use share::OpKind;
 use share::device::Command;
 
-use super::channel::{FileChannel, MODEL_TIMER};
-use super::request::FileRequest;
+use super::channel::{FileChannel, INLINE_READ, MODEL_TIMER};
+use super::request::{FileRequest, IoMethod};
 use crate::model_device::{ModelChannel, ModelDevice};
 
 /// Model of the storage below a file, and where the file lies there.
@@ -83,20 +85,18 @@ impl ModelQueue {
 }
 
 impl FileChannel {
-    /// Submits the next step of a request to the model, if there is one.
+    /// Submits the next step of a request to the model. Returns true if the kernel need not end it: a
+    /// small read of memory is done at once, as one without a model is.
     #[inline(never)]
     pub(super) fn submit_to_model(
         &mut self,
         context: &mut Context<'_>,
         slot: usize,
-        request: &FileRequest,
-    ) {
-        let Some(model) = &mut self.model else { return };
+        request: &mut FileRequest,
+    ) -> bool {
+        let Some(model) = &mut self.model else { return false };
         if model.steps.len() <= slot {
             model.steps.resize_with(slot + 1, Step::default);
-        }
-        if let Some(step) = model.steps.get_mut(slot) {
-            *step = Step::Both;
         }
         let op = request.scheduled_op(true);
         let offset = model.offset.saturating_add(request.offset);
@@ -104,6 +104,20 @@ impl FileChannel {
         if let Some(after) = model.channel.submit(context, slot, command) {
             context.submit(&self.port, IoOp::Timer { after }, MODEL_TIMER);
         }
+        let is_small = op.kind == OpKind::Read && request.left <= INLINE_READ;
+        let read = match &request.io_method {
+            IoMethod::Whole if is_small => self.file.read_memory(&request.buffers, request.offset),
+            _ => Err(Errno::OPNOTSUPP),
+        };
+        let ended = read.ok().and_then(|read| i32::try_from(read).ok()).map(|result| {
+            let buffers = Some(std::mem::take(&mut request.buffers));
+            OpCompletion { tag: slot as u64, result, buffers }
+        });
+        let is_done = ended.is_some();
+        if let Some(step) = model.steps.get_mut(slot) {
+            *step = ended.map_or(Step::Both, Step::Model);
+        }
+        is_done
     }
 
     /// Goes on with a step that the kernel has ended, once the model has, too.

@@ -139,6 +139,11 @@ impl Device {
         self.ends.peek().map(|Reverse((end, _))| *end)
     }
 
+    /// Returns the ends and numbers of the commands that run, in no order.
+    pub fn running(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ends.iter().map(|Reverse(end)| *end)
+    }
+
     /// Moves the numbers of commands that have completed by `now` into `done`.
     pub fn reap(&mut self, now: u64, done: &mut Vec<u64>) {
         while let Some(Reverse((end, id))) = self.ends.peek().copied().filter(|e| e.0.0 <= now) {
