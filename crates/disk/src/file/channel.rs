@@ -54,7 +54,7 @@ pub(crate) struct FileChannel {
     /// Model of the storage, if it is one.
     pub(super) model: Option<Box<ModelQueue>>,
     image_info: ImageInfo,
-    buffered: bool,
+    pub(super) buffered: bool,
     inline_read: InlineRead,
     pub(super) on_full: OnFull,
     draining: bool,
@@ -190,25 +190,28 @@ impl FileChannel {
         }
     }
 
-    /// Hands the next step of a request to the kernel.
+    /// Hands the next step of a request to the kernel, or to a model.
+    #[inline(always)]
     pub(super) fn issue(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
+        if self.model.is_some() {
+            return self.issue_modelled(context, file_request);
+        }
+        let op = file_request.op(&self.file, self.buffered);
+        let slot = self.keep(file_request);
+        context.submit(&self.port, op, slot as u64);
+    }
+
+    /// Stores a request whose step begins. Returns its slot.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, file_request: FileRequest) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.file_request.push(None);
             self.file_request.len() - 1
         });
-        if self.model.is_some() && self.submit_to_model(context, slot, &mut file_request) {
-            return self.keep(slot, file_request);
-        }
-        let op = file_request.op(&self.file, self.buffered);
-        self.keep(slot, file_request);
-        context.submit(&self.port, op, slot as u64);
-    }
-
-    #[inline(always)]
-    fn keep(&mut self, slot: usize, file_request: FileRequest) {
         if let Some(place) = self.file_request.get_mut(slot) {
             *place = Some(file_request);
         }
+        slot
     }
 
     pub(super) fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {

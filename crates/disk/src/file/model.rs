@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use reactor::{Context, IoOp, OpCompletion};
-use rustix::io::Errno;
 use share::OpKind;
 use share::device::Command;
 
@@ -85,39 +84,42 @@ impl ModelQueue {
 }
 
 impl FileChannel {
-    /// Submits the next step of a request to the model. Returns true if the kernel need not end it: a
-    /// small read of memory is done at once, as one without a model is.
+    /// Hands the next step of a request to the model, and to the kernel. A small read of memory needs no
+    /// kernel: it is done at once, as without a model.
     #[inline(never)]
-    pub(super) fn submit_to_model(
-        &mut self,
-        context: &mut Context<'_>,
-        slot: usize,
-        request: &mut FileRequest,
-    ) -> bool {
-        let Some(model) = &mut self.model else { return false };
+    pub(super) fn issue_modelled(&mut self, context: &mut Context<'_>, mut request: FileRequest) {
+        let op = request.scheduled_op(true);
+        let (first, is_small) = (request.offset, request.left <= INLINE_READ);
+        let read = match &request.io_method {
+            IoMethod::Whole if is_small && op.kind == OpKind::Read => {
+                self.file.read_memory(&request.buffers, first).ok()
+            }
+            _ => None,
+        };
+        let (ended, kernel_op) = match read.and_then(|read| i32::try_from(read).ok()) {
+            Some(result) => (Some((result, std::mem::take(&mut request.buffers))), None),
+            None => (None, Some(request.op(&self.file, self.buffered))),
+        };
+        let slot = self.keep(request);
+        let Some(model) = &mut self.model else { return };
         if model.steps.len() <= slot {
             model.steps.resize_with(slot + 1, Step::default);
         }
-        let op = request.scheduled_op(true);
-        let offset = model.offset.saturating_add(request.offset);
+        if let Some(step) = model.steps.get_mut(slot) {
+            let completion = |(result, buffers)| {
+                let buffers = Some(buffers);
+                Step::Model(OpCompletion { tag: slot as u64, result, buffers })
+            };
+            *step = ended.map_or(Step::Both, completion);
+        }
+        let offset = model.offset.saturating_add(first);
         let command = Command { id: 0, kind: op.kind, offset, bytes: op.bytes };
         if let Some(after) = model.channel.submit(context, slot, command) {
             context.submit(&self.port, IoOp::Timer { after }, MODEL_TIMER);
         }
-        let is_small = op.kind == OpKind::Read && request.left <= INLINE_READ;
-        let read = match &request.io_method {
-            IoMethod::Whole if is_small => self.file.read_memory(&request.buffers, request.offset),
-            _ => Err(Errno::OPNOTSUPP),
-        };
-        let ended = read.ok().and_then(|read| i32::try_from(read).ok()).map(|result| {
-            let buffers = Some(std::mem::take(&mut request.buffers));
-            OpCompletion { tag: slot as u64, result, buffers }
-        });
-        let is_done = ended.is_some();
-        if let Some(step) = model.steps.get_mut(slot) {
-            *step = ended.map_or(Step::Both, Step::Model);
+        if let Some(kernel_op) = kernel_op {
+            context.submit(&self.port, kernel_op, slot as u64);
         }
-        is_done
     }
 
     /// Goes on with a step that the kernel has ended, once the model has, too.

@@ -46,6 +46,8 @@ const NEIGHBOUR_BAR: f64 = 3.0;
 
 /// Large requests, many at a time.
 const HOG: Load = Load { bytes: 64 << 10, depth: 8, wait: Wait::Sleep, ..LOAD };
+/// As many as keep files busy, whose storage may take more at a time.
+const FILE_HOG: Load = Load { depth: 32, ..HOG };
 /// One small request at a time.
 const SMALL: Load = Load { bytes: 4096, depth: 1, wait: Wait::Sleep, ..LOAD };
 const LOAD: Load = Load {
@@ -98,7 +100,9 @@ impl Case {
     fn title(self) -> &'static str {
         match self {
             Self::Weights => "weights 100, 200, 400, 800, 64 KiB at depth 8 each",
-            Self::WeightsOfFiles => "the same weights on files of the host's storage",
+            Self::WeightsOfFiles => {
+                "weights 100, 200, 400, 800 on files of the host's storage, 64 KiB at depth 32 each"
+            }
             Self::Floor => {
                 "a disk of weight 1 with a floor of 1,000 requests/s beside 19 of weight 100"
             }
@@ -123,7 +127,8 @@ impl Case {
     fn streams(self) -> Vec<Vec<Stream>> {
         let hogs = |count, load| (0..count).map(|disk| vec![Stream::new(disk, load)]).collect();
         match self {
-            Self::Weights | Self::WeightsOfFiles | Self::Cap | Self::Live => hogs(4, HOG),
+            Self::Weights | Self::Cap | Self::Live => hogs(4, HOG),
+            Self::WeightsOfFiles => hogs(4, FILE_HOG),
             Self::Floor => hogs(20, HOG),
             Self::Neighbour => {
                 let large = Load { bytes: 4 << 20, depth: 16, ..HOG };
@@ -343,7 +348,8 @@ impl Prepared for PreparedFairness {
         let system = self.plan.cells[cell].systems[system].clone();
         let window = window(self.measure);
         if system == KERNEL {
-            let rates = Bfq::new(&self.files.paths(1, false)?[0])?.rates(WEIGHTS, HOG, window)?;
+            let rates =
+                Bfq::new(&self.files.paths(1, false)?[0])?.rates(WEIGHTS, FILE_HOG, window)?;
             let total: f64 = rates.iter().sum();
             let error = error_percent(rates, WEIGHTS);
             let figures = [("mib_per_s", total / 1048576.0), ("weights_error_percent", error)];
