@@ -28,6 +28,9 @@ const RETRY: Duration = Duration::from_millis(500);
 const TIMER: u64 = u64::MAX;
 /// Tag of the timer for the next end on a modelled device.
 pub(super) const MODEL_TIMER: u64 = u64::MAX - 2;
+/// First tag that is not that of a request alone. Below the timers, it is added to the tag of a request
+/// that a model must end, too.
+pub(super) const MODELLED: u64 = 1 << 62;
 /// Tag of the timer for requests that wait for their share of the storage.
 pub(super) const SHARE_TIMER: u64 = u64::MAX - 1;
 
@@ -191,7 +194,6 @@ impl FileChannel {
     }
 
     /// Hands the next step of a request to the kernel, or to a model.
-    #[inline(always)]
     pub(super) fn issue(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         if self.model.is_some() {
             return self.issue_modelled(context, file_request);
@@ -233,31 +235,10 @@ impl FileChannel {
         }
     }
 
-    fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
-        if op_completion.tag >= MODEL_TIMER {
-            return self.end_timer(context, op_completion.tag);
+    pub(super) fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
+        if op_completion.tag >= MODELLED {
+            return self.advance_other(context, op_completion);
         }
-        if self.model.is_some() {
-            return self.end_modelled(context, op_completion);
-        }
-        self.step(context, op_completion);
-    }
-
-    #[cold]
-    fn end_timer(&mut self, context: &mut Context<'_>, tag: u64) {
-        match tag {
-            SHARE_TIMER => self.end_share_timer(),
-            MODEL_TIMER => self.end_model_timer(),
-            _ => {
-                self.timer_set = false;
-                self.retry(context);
-            }
-        }
-    }
-
-    /// Goes on with a request whose operation has ended.
-    #[inline(always)]
-    pub(super) fn step(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let Ok(slot) = usize::try_from(op_completion.tag) else { return };
         let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {
             return;
@@ -286,6 +267,20 @@ impl FileChannel {
             StepOutcome::End(outcome) => self.finish_here(file_request, outcome),
             StepOutcome::Full => self.stall(context, file_request),
             StepOutcome::Unsupported => self.next_method(context, file_request),
+        }
+    }
+
+    /// Goes on after a timer, and with a request on a model.
+    #[inline(never)]
+    fn advance_other(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
+        match op_completion.tag {
+            SHARE_TIMER => self.end_share_timer(),
+            MODEL_TIMER => self.end_model_timer(),
+            TIMER => {
+                self.timer_set = false;
+                self.retry(context);
+            }
+            _ => self.end_modelled(context, op_completion),
         }
     }
 

@@ -7,7 +7,7 @@ use reactor::{Context, IoOp, OpCompletion};
 use share::OpKind;
 use share::device::Command;
 
-use super::channel::{FileChannel, INLINE_READ, MODEL_TIMER};
+use super::channel::{FileChannel, INLINE_READ, MODEL_TIMER, MODELLED};
 use super::request::{FileRequest, IoMethod};
 use crate::model_device::{ModelChannel, ModelDevice};
 
@@ -56,13 +56,11 @@ impl ModelQueue {
     /// Notes that the kernel has ended a step. Returns it if the model has, too.
     fn end_in_kernel(&mut self, completion: OpCompletion) -> Option<OpCompletion> {
         let step = self.steps.get_mut(usize::try_from(completion.tag).ok()?)?;
-        match step {
-            Step::Kernel => Some(completion),
-            Step::Both | Step::Model(_) => {
-                *step = Step::Model(completion);
-                None
-            }
+        if matches!(step, Step::Kernel) {
+            return Some(completion);
         }
+        *step = Step::Model(completion);
+        None
     }
 
     /// Notes that the model has ended a step. Returns it if the kernel has, too.
@@ -118,15 +116,19 @@ impl FileChannel {
             context.submit(&self.port, IoOp::Timer { after }, MODEL_TIMER);
         }
         if let Some(kernel_op) = kernel_op {
-            context.submit(&self.port, kernel_op, slot as u64);
+            context.submit(&self.port, kernel_op, MODELLED | slot as u64);
         }
     }
 
-    /// Goes on with a step that the kernel has ended, once the model has, too.
-    #[inline(never)]
+    /// Goes on with a step that the kernel has ended, once the model has, too. Without a model any more,
+    /// the kernel alone decides.
     pub(super) fn end_modelled(&mut self, context: &mut Context<'_>, completion: OpCompletion) {
-        let ended = self.model.as_mut().and_then(|model| model.end_in_kernel(completion));
-        ended.into_iter().for_each(|completion| self.step(context, completion));
+        let completion = OpCompletion { tag: completion.tag & !MODELLED, ..completion };
+        let ended = match &mut self.model {
+            Some(model) => model.end_in_kernel(completion),
+            None => Some(completion),
+        };
+        ended.into_iter().for_each(|completion| self.advance(context, completion));
     }
 
     /// Goes on with the steps that the model has ended.
@@ -139,7 +141,7 @@ impl FileChannel {
         }
         for slot in ended.drain(..) {
             let completion = self.model.as_mut().and_then(|model| model.end_in_model(slot));
-            completion.into_iter().for_each(|completion| self.step(context, completion));
+            completion.into_iter().for_each(|completion| self.advance(context, completion));
         }
         if let Some(model) = &mut self.model {
             model.ended = ended;
