@@ -28,9 +28,6 @@ const RETRY: Duration = Duration::from_millis(500);
 const TIMER: u64 = u64::MAX;
 /// Tag of the timer for the next end on a modelled device.
 pub(super) const MODEL_TIMER: u64 = u64::MAX - 2;
-/// First tag that is not that of a request alone. Below the timers, it is added to the tag of a request
-/// that a model must end, too.
-pub(super) const MODELLED: u64 = 1 << 62;
 /// Tag of the timer for requests that wait for their share of the storage.
 pub(super) const SHARE_TIMER: u64 = u64::MAX - 1;
 
@@ -47,8 +44,9 @@ enum InlineRead {
     Memory,
 }
 
-/// One reactor's channel to a file.
-pub(crate) struct FileChannel {
+/// One reactor's channel to a file. `IS_MODELLED` is whether its storage is a model: other channels have
+/// no instruction for it.
+pub(crate) struct FileChannel<const IS_MODELLED: bool> {
     pub(super) file: File,
     pub(super) port: CompletionPort,
     shared: Arc<Shared>,
@@ -78,7 +76,7 @@ pub(crate) struct FileChannel {
     pub(super) ended: Vec<Completion>,
 }
 
-impl FileChannel {
+impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     pub(crate) fn new(
         options: &FileOptions,
         image_info: ImageInfo,
@@ -195,7 +193,7 @@ impl FileChannel {
 
     /// Hands the next step of a request to the kernel, or to a model.
     pub(super) fn issue(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
-        if self.model.is_some() {
+        if IS_MODELLED {
             return self.issue_modelled(context, file_request);
         }
         let op = file_request.op(&self.file, self.buffered);
@@ -235,10 +233,26 @@ impl FileChannel {
         }
     }
 
-    pub(super) fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
-        if op_completion.tag >= MODELLED {
-            return self.advance_other(context, op_completion);
+    fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
+        if op_completion.tag == TIMER {
+            self.timer_set = false;
+            return self.retry(context);
         }
+        if op_completion.tag == SHARE_TIMER {
+            return self.end_share_timer();
+        }
+        if !IS_MODELLED {
+            return self.step(context, op_completion);
+        }
+        match op_completion.tag {
+            MODEL_TIMER => self.end_model_timer(),
+            _ => self.end_modelled(context, op_completion),
+        }
+    }
+
+    /// Goes on with a request whose operation has ended.
+    #[inline(always)]
+    pub(super) fn step(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let Ok(slot) = usize::try_from(op_completion.tag) else { return };
         let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {
             return;
@@ -267,20 +281,6 @@ impl FileChannel {
             StepOutcome::End(outcome) => self.finish_here(file_request, outcome),
             StepOutcome::Full => self.stall(context, file_request),
             StepOutcome::Unsupported => self.next_method(context, file_request),
-        }
-    }
-
-    /// Goes on after a timer, and with a request on a model.
-    #[inline(never)]
-    fn advance_other(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
-        match op_completion.tag {
-            SHARE_TIMER => self.end_share_timer(),
-            MODEL_TIMER => self.end_model_timer(),
-            TIMER => {
-                self.timer_set = false;
-                self.retry(context);
-            }
-            _ => self.end_modelled(context, op_completion),
         }
     }
 
@@ -341,7 +341,7 @@ impl FileChannel {
     }
 }
 
-impl Channel for FileChannel {
+impl<const IS_MODELLED: bool> Channel for FileChannel<IS_MODELLED> {
     fn submit(&mut self, context: &mut Context<'_>, mut request: Request) -> SubmitOutcome {
         if self.abandoned {
             return SubmitOutcome::Done(request.complete(CANCELED));
@@ -385,7 +385,7 @@ impl Channel for FileChannel {
             self.advance(context, one);
         }
         self.op_completion = op_completion;
-        if self.model.as_ref().is_some_and(|model| model.needs_look()) {
+        if IS_MODELLED && self.model.as_ref().is_some_and(|model| model.needs_look()) {
             self.look_at_model(context);
         }
         for file_request in std::mem::take(&mut self.starved) {
@@ -422,7 +422,7 @@ impl Channel for FileChannel {
     }
 }
 
-impl Drop for FileChannel {
+impl<const IS_MODELLED: bool> Drop for FileChannel<IS_MODELLED> {
     fn drop(&mut self) {
         self.complete_permits();
         let in_kernel = self.file_request.iter().flatten();

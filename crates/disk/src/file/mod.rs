@@ -22,6 +22,7 @@ use crate::null::check_growth;
 use crate::storage::StorageDisk;
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
+use channel::FileChannel;
 use fence::Fence;
 pub use fence::fence_byte;
 pub(crate) use inspect::ImageInfo;
@@ -312,8 +313,15 @@ impl Disk for FileDisk {
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let (file, shared) = (self.file.clone(), self.shared.clone());
         let storage = (self.storage_disk.get(), self.model.get());
-        let channel = channel::FileChannel::new;
-        Box::new(channel(&self.options, self.image_info, file, shared, storage, context))
+        let (options, image_info) = (&self.options, self.image_info);
+        match self.model.get() {
+            None => Box::new(FileChannel::<false>::new(
+                options, image_info, file, shared, storage, context,
+            )),
+            Some(_) => Box::new(FileChannel::<true>::new(
+                options, image_info, file, shared, storage, context,
+            )),
+        }
     }
 
     fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {

@@ -7,7 +7,7 @@ use reactor::{Context, IoOp, OpCompletion};
 use share::OpKind;
 use share::device::Command;
 
-use super::channel::{FileChannel, INLINE_READ, MODEL_TIMER, MODELLED};
+use super::channel::{FileChannel, INLINE_READ, MODEL_TIMER};
 use super::request::{FileRequest, IoMethod};
 use crate::model_device::{ModelChannel, ModelDevice};
 
@@ -81,10 +81,9 @@ impl ModelQueue {
     }
 }
 
-impl FileChannel {
+impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     /// Hands the next step of a request to the model, and to the kernel. A small read of memory needs no
     /// kernel: it is done at once, as without a model.
-    #[inline(never)]
     pub(super) fn issue_modelled(&mut self, context: &mut Context<'_>, mut request: FileRequest) {
         let op = request.scheduled_op(true);
         let (first, is_small) = (request.offset, request.left <= INLINE_READ);
@@ -116,23 +115,21 @@ impl FileChannel {
             context.submit(&self.port, IoOp::Timer { after }, MODEL_TIMER);
         }
         if let Some(kernel_op) = kernel_op {
-            context.submit(&self.port, kernel_op, MODELLED | slot as u64);
+            context.submit(&self.port, kernel_op, slot as u64);
         }
     }
 
     /// Goes on with a step that the kernel has ended, once the model has, too. Without a model any more,
     /// the kernel alone decides.
     pub(super) fn end_modelled(&mut self, context: &mut Context<'_>, completion: OpCompletion) {
-        let completion = OpCompletion { tag: completion.tag & !MODELLED, ..completion };
         let ended = match &mut self.model {
             Some(model) => model.end_in_kernel(completion),
             None => Some(completion),
         };
-        ended.into_iter().for_each(|completion| self.advance(context, completion));
+        ended.into_iter().for_each(|completion| self.step(context, completion));
     }
 
     /// Goes on with the steps that the model has ended.
-    #[inline(never)]
     pub(super) fn look_at_model(&mut self, context: &mut Context<'_>) {
         let Some(model) = &mut self.model else { return };
         let mut ended = std::mem::take(&mut model.ended);
@@ -141,7 +138,7 @@ impl FileChannel {
         }
         for slot in ended.drain(..) {
             let completion = self.model.as_mut().and_then(|model| model.end_in_model(slot));
-            completion.into_iter().for_each(|completion| self.advance(context, completion));
+            completion.into_iter().for_each(|completion| self.step(context, completion));
         }
         if let Some(model) = &mut self.model {
             model.ended = ended;
