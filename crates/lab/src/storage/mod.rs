@@ -2,7 +2,7 @@
 //!
 //! The models are those of `ringway-io` (`{"model":...}`): the same device for every system of a run,
 //! whatever the host's own storage does. Each disk has clients that sleep until they are called, and
-//! every completion is on record ([`records`]).
+//! every completion is on record.
 
 pub mod fairness;
 mod files;
