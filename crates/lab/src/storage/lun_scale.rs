@@ -42,6 +42,8 @@ const DAEMON: &str = "qsd";
 struct Case {
     id: &'static str,
     title: &'static str,
+    /// Title of its panels, which have less room.
+    panel: &'static str,
     /// Model of the storage. `None` for files.
     model: Option<Model>,
     load: Load,
@@ -50,8 +52,13 @@ struct Case {
 }
 
 impl Case {
-    fn new(id: &'static str, title: &'static str, model: Option<Model>, load: Load) -> Self {
-        Self { id, title, model, load: Load { wait: Wait::Sleep, ..load }, queues: &[1] }
+    fn new(
+        id: &'static str,
+        (title, panel): (&'static str, &'static str),
+        model: Option<Model>,
+        load: Load,
+    ) -> Self {
+        Self { id, title, panel, model, load: Load { wait: Wait::Sleep, ..load }, queues: &[1] }
     }
 
     fn all() -> Vec<Self> {
@@ -61,35 +68,22 @@ impl Case {
         let writes = Load { access: Access::Write, bytes: 64 << 10, depth: 4, ..Load::default() };
         let mixed = Load { bytes: 64 << 10, depth: 4, ..Load::default() };
         let (array, slow) = (Some(Model::Array), Some(Model::SlowArray));
+        let names = [
+            ("array of 820 MB/s, 4 MiB sequential reads, depth 1", "4 MiB sequential reads"),
+            ("array of 20,000 requests/s, 4 KiB random reads, depth 4", "4 KiB random reads"),
+            ("array of 820 MB/s, 64 KiB random writes, depth 4", "64 KiB random writes"),
+            (
+                "array of 820 MB/s, 64 KiB random reads, depth 4 on each of 1, 2 or 4 queues",
+                "64 KiB random reads, 1, 2 or 4 queues",
+            ),
+            ("files, 4 MiB sequential reads, depth 1", "files, 4 MiB sequential reads"),
+        ];
         vec![
-            Self::new(
-                "array-4m",
-                "array of 820 MB/s, 4 MiB sequential reads, depth 1",
-                array,
-                sequential,
-            ),
-            Self::new(
-                "array-4k",
-                "array of 20,000 requests/s, 4 KiB random reads, depth 4",
-                slow,
-                small,
-            ),
-            Self::new(
-                "array-writes",
-                "array of 820 MB/s, 64 KiB random writes, depth 4",
-                array,
-                writes,
-            ),
-            Self {
-                queues: &[1, 2, 4],
-                ..Self::new(
-                    "array-queues",
-                    "array of 820 MB/s, 64 KiB random reads, depth 4 on each of 1, 2 or 4 queues",
-                    array,
-                    mixed,
-                )
-            },
-            Self::new("file-4m", "files, 4 MiB sequential reads, depth 1", None, sequential),
+            Self::new("array-4m", names[0], array, sequential),
+            Self::new("array-4k", names[1], slow, small),
+            Self::new("array-writes", names[2], array, writes),
+            Self { queues: &[1, 2, 4], ..Self::new("array-queues", names[3], array, mixed) },
+            Self::new("file-4m", names[4], None, sequential),
         ]
     }
 
@@ -197,7 +191,7 @@ fn plot(pairs: &[(Case, usize)], counts: &[usize]) -> PlotPlan {
             .collect(),
     };
     let panel = |case: &Case, metric: &str| PanelPlan {
-        title: case.title.split(", depth").next().unwrap_or_default().to_owned(),
+        title: case.panel.to_owned(),
         x: "disks".into(),
         steps: counts.iter().map(usize::to_string).collect(),
         metric: metric.into(),
