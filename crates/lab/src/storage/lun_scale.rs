@@ -21,6 +21,8 @@ const COUNTS: [usize; 7] = [1, 2, 4, 8, 20, 50, 100];
 const QUICK_COUNTS: [usize; 3] = [1, 4, 100];
 /// Number of disks from which requests of 4 MiB at depth 1 keep the array busy.
 const ENOUGH: usize = 4;
+/// Number of disks from which a disk with one queue has enough in flight for its share.
+const ENOUGH_OF_QUEUES: usize = 8;
 /// Least part of the array's limit. Pieces of requests wait for each other: the simulation of `share`
 /// gets 0.93 with four disks.
 const TOTAL_BAR: f64 = 0.9;
@@ -123,7 +125,8 @@ impl Case {
             let figure = Figure::Alone;
             all.push(Comparison { figure, bar: bar(TOTAL_BAR), ..of("part_of_limit") });
         }
-        if self.model.is_some() && count >= ENOUGH {
+        let enough = if self.queues.len() > 1 { ENOUGH_OF_QUEUES } else { ENOUGH };
+        if self.model.is_some() && count >= enough {
             let (figure, side) = (Figure::Alone, Side::AtMost);
             all.push(Comparison { figure, side, bar: bar(SHARE_BAR), ..of("max_over_min") });
         }
