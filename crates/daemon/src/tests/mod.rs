@@ -14,5 +14,6 @@ mod interfaces;
 mod interrupted_ops;
 mod power;
 mod simulated_host;
+mod snapshots;
 mod storage;
 mod volume_locks;
