@@ -3,7 +3,8 @@
 # Compares the counts with those stored in crates/blk/counts. `scripts/counts.sh --store` stores them.
 #
 # The disks file, qcow2-1 and qcow2-10 have the same data in a raw file, in one image, and below nine
-# empty images. A count is the difference of a long and a short run, which excludes start and end. It includes the
+# empty images. The disks direct and shared have it in a raw file past the page cache; shared is alone on
+# a storage with a scheduler. A count is the difference of a long and a short run, which excludes start and end. It includes the
 # small part of the driver. Reading the time stamp counter counts as one instruction.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,6 +52,9 @@ counts=$(
                 echo "$disk $depth $record $(count "$disk" "$depth" "$record")"
             done
         done
+    done
+    for disk in direct shared; do
+        echo "$disk 32 off $(count "$disk" 32 off)"
     done
     for stage in pop parse submit complete; do
         echo "null 32 $stage $(count_stage $stage)"

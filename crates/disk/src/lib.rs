@@ -24,6 +24,7 @@
 //! | [`FileDisk`] | io_uring, direct or buffered | fdatasync | fallocate, zeroes | waits or fails |
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
+//! | [`FileDisk`] with a [`ModelDevice`] | as a file, not before the device | as a file | as a file | as a file |
 //! | [`Window`] | those of the disk that contains it, at an offset | | | |
 //! | [`SmallBlocks`] | of another disk, by read-modify-write | as that disk | as that disk | as that disk |
 //!
@@ -88,6 +89,7 @@ pub mod conformance;
 mod error;
 mod file;
 mod layer;
+mod model_device;
 mod null;
 mod ram;
 mod replaceable;
@@ -105,6 +107,7 @@ pub use bounce::{BounceBuffer, BouncePool, NoBuffer};
 pub use error::{DiskError, IoError};
 pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byte, open_image};
 pub use layer::{Layer, Location, Locator};
+pub use model_device::ModelDevice;
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;

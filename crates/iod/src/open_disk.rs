@@ -2,6 +2,7 @@
 
 mod error;
 mod image_journal;
+mod model_storage;
 mod reference;
 mod storage_disks;
 mod tree;

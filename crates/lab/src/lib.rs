@@ -54,6 +54,7 @@ pub mod progress;
 pub mod results;
 pub mod slices;
 pub mod stats;
+pub mod storage;
 pub mod table;
 pub mod toolstack;
 pub mod upgrade_pause;
@@ -75,6 +76,9 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
         Box::new(blk::restart_pause::RestartPause),
+        Box::new(storage::lun_scale::LunScale),
+        Box::new(storage::splitting::Splitting),
+        Box::new(storage::fairness::Fairness),
         Box::new(nbd::NbdExport),
         Box::new(net::pps::NetPps),
         Box::new(net::tso::NetTso),

@@ -59,7 +59,7 @@ fn facts(text: &mut String, results: &Results) {
 type Column = (&'static str, &'static str, usize);
 
 /// Columns of a cell's table. A column appears if any system has its metric.
-const COLUMNS: [Column; 50] = [
+const COLUMNS: [Column; 55] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -76,6 +76,11 @@ const COLUMNS: [Column; 50] = [
     ("CPU % of one core", "cpu_percent", 3),
     ("seconds", "seconds", 1),
     ("MiB/s", "mib_per_s", 0),
+    ("total / limit", "part_of_limit", 3),
+    ("fastest / slowest", "max_over_min", 3),
+    ("off the weights %", "weights_error_percent", 1),
+    ("rate / floor", "floor_part", 3),
+    ("rate / cap", "cap_part", 3),
     ("p50 us", "p50_us", 2),
     ("p99 us", "p99_us", 2),
     ("slowest client / mean", "slowest_share", 2),

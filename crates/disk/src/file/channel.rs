@@ -9,6 +9,7 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
+use super::model::{ModelPlace, ModelQueue};
 use super::request::{FileRequest, IoMethod, StepOutcome, UNSCHEDULED};
 use super::schedule::Schedule;
 use super::{FileOptions, ImageInfo, OnFull, Shared};
@@ -18,13 +19,15 @@ use crate::{CANCELED, Channel, Completion, IoError, Request, RequestKind, Submit
 
 /// Largest read that first tries the page cache without waiting, in bytes. Above, the copy costs
 /// more than avoiding the io_uring saves.
-const INLINE_READ: u64 = 32 << 10;
+pub(super) const INLINE_READ: u64 = 32 << 10;
 /// Bytes read that way between two reaps, so that other queues get their turn.
 const INLINE_BUDGET: u64 = 512 << 10;
 /// Interval for retrying requests that wait for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
 /// Tag of the retry timer; the tags of requests begin at 0.
 const TIMER: u64 = u64::MAX;
+/// Tag of the timer for the next end on a modelled device.
+pub(super) const MODEL_TIMER: u64 = u64::MAX - 2;
 /// Tag of the timer for requests that wait for their share of the storage.
 pub(super) const SHARE_TIMER: u64 = u64::MAX - 1;
 
@@ -41,15 +44,18 @@ enum InlineRead {
     Memory,
 }
 
-/// One reactor's channel to a file.
-pub(crate) struct FileChannel {
-    file: File,
+/// One reactor's channel to a file. `IS_MODELLED` is whether its storage is a model: other channels have
+/// no instruction for it.
+pub(crate) struct FileChannel<const IS_MODELLED: bool> {
+    pub(super) file: File,
     pub(super) port: CompletionPort,
     shared: Arc<Shared>,
     /// Access to the scheduler of the storage, if there is one.
     pub(super) schedule: Option<Box<Schedule>>,
+    /// Model of the storage, if it is one.
+    pub(super) model: Option<Box<ModelQueue>>,
     image_info: ImageInfo,
-    buffered: bool,
+    pub(super) buffered: bool,
     inline_read: InlineRead,
     pub(super) on_full: OnFull,
     draining: bool,
@@ -70,16 +76,17 @@ pub(crate) struct FileChannel {
     pub(super) ended: Vec<Completion>,
 }
 
-impl FileChannel {
+impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     pub(crate) fn new(
         options: &FileOptions,
         image_info: ImageInfo,
         file: Arc<OwnedFd>,
         shared: Arc<Shared>,
-        storage_disk: Option<&Arc<StorageDisk>>,
+        (storage_disk, model): (Option<&Arc<StorageDisk>>, Option<&ModelPlace>),
         context: &mut Context<'_>,
     ) -> Self {
         let inline_read = match (image_info.is_in_memory, options.direct) {
+            _ if model.is_some() => InlineRead::Off,
             // Memory file systems ignore O_DIRECT.
             (true, _) => InlineRead::Memory,
             (false, true) => InlineRead::Off,
@@ -90,6 +97,7 @@ impl FileChannel {
             port: context.open_port(),
             shared,
             schedule: storage_disk.and_then(|disk| Schedule::open(disk, context)).map(Box::new),
+            model: model.map(|place| Box::new(ModelQueue::open(place, context))),
             image_info,
             buffered: !options.direct,
             inline_read,
@@ -183,9 +191,19 @@ impl FileChannel {
         }
     }
 
-    /// Hands the next step of a request to the kernel.
+    /// Hands the next step of a request to the kernel, or to a model.
     pub(super) fn issue(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
+        if IS_MODELLED {
+            return self.issue_modelled(context, file_request);
+        }
         let op = file_request.op(&self.file, self.buffered);
+        let slot = self.keep(file_request);
+        context.submit(&self.port, op, slot as u64);
+    }
+
+    /// Stores a request whose step begins. Returns its slot.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, file_request: FileRequest) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.file_request.push(None);
             self.file_request.len() - 1
@@ -193,7 +211,7 @@ impl FileChannel {
         if let Some(place) = self.file_request.get_mut(slot) {
             *place = Some(file_request);
         }
-        context.submit(&self.port, op, slot as u64);
+        slot
     }
 
     pub(super) fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
@@ -223,6 +241,18 @@ impl FileChannel {
         if op_completion.tag == SHARE_TIMER {
             return self.end_share_timer();
         }
+        if !IS_MODELLED {
+            return self.step(context, op_completion);
+        }
+        match op_completion.tag {
+            MODEL_TIMER => self.end_model_timer(),
+            _ => self.end_modelled(context, op_completion),
+        }
+    }
+
+    /// Goes on with a request whose operation has ended.
+    #[inline(always)]
+    pub(super) fn step(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let Ok(slot) = usize::try_from(op_completion.tag) else { return };
         let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {
             return;
@@ -311,7 +341,7 @@ impl FileChannel {
     }
 }
 
-impl Channel for FileChannel {
+impl<const IS_MODELLED: bool> Channel for FileChannel<IS_MODELLED> {
     fn submit(&mut self, context: &mut Context<'_>, mut request: Request) -> SubmitOutcome {
         if self.abandoned {
             return SubmitOutcome::Done(request.complete(CANCELED));
@@ -355,6 +385,9 @@ impl Channel for FileChannel {
             self.advance(context, one);
         }
         self.op_completion = op_completion;
+        if IS_MODELLED && self.model.as_ref().is_some_and(|model| model.needs_look()) {
+            self.look_at_model(context);
+        }
         for file_request in std::mem::take(&mut self.starved) {
             self.begin_fill(context, file_request);
         }
@@ -383,10 +416,13 @@ impl Channel for FileChannel {
             self.finish(file_request, CANCELED);
         }
         self.cancel_scheduled();
+        // The kernel alone decides from here on.
+        let model = self.model.take().map(|model| model.into_ended());
+        self.op_completion.extend(model.into_iter().flatten());
     }
 }
 
-impl Drop for FileChannel {
+impl<const IS_MODELLED: bool> Drop for FileChannel<IS_MODELLED> {
     fn drop(&mut self) {
         self.complete_permits();
         let in_kernel = self.file_request.iter().flatten();

@@ -5,6 +5,7 @@ mod extents;
 mod fence;
 mod inspect;
 mod lock;
+mod model;
 mod request;
 mod schedule;
 
@@ -16,15 +17,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use reactor::Context;
 use rustix::fs::{fdatasync, ftruncate};
 
+use crate::model_device::ModelDevice;
 use crate::null::check_growth;
 use crate::storage::StorageDisk;
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
+use channel::FileChannel;
 use fence::Fence;
 pub use fence::fence_byte;
 pub(crate) use inspect::ImageInfo;
 pub use inspect::{FileIdentity, open_image};
 pub use lock::ImageLock;
+use model::ModelPlace;
 
 /// Behaviour of a write when the storage is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +111,7 @@ pub struct FileDisk {
     is_frozen: AtomicBool,
     shared: Arc<Shared>,
     storage_disk: OnceLock<Arc<StorageDisk>>,
+    model: OnceLock<ModelPlace>,
 }
 
 impl FileDisk {
@@ -191,8 +196,19 @@ impl FileDisk {
         let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
         let (lock, shared) = (Mutex::new(None), Arc::new(shared));
         let (file, is_frozen) = (Arc::new(file), AtomicBool::new(false));
-        let (fence, storage_disk) = (None, OnceLock::new());
-        Self { options, file, image_info, size, lock, fence, is_frozen, shared, storage_disk }
+        let (fence, storage_disk, model) = (None, OnceLock::new(), OnceLock::new());
+        Self {
+            options,
+            file,
+            image_info,
+            size,
+            lock,
+            fence,
+            is_frozen,
+            shared,
+            storage_disk,
+            model,
+        }
     }
 
     /// Returns the handover state for another process: the open file, and whether a flush has
@@ -233,6 +249,17 @@ impl FileDisk {
     /// Only the first call has an effect.
     pub fn share_storage(&self, disk: Arc<StorageDisk>) {
         let _ = self.storage_disk.set(disk);
+    }
+
+    /// Lets requests of channels that are opened from now on take as long as on `device`. The file lies
+    /// on it behind those for which this was called before. Only the first call has an effect.
+    pub fn delay(&self, device: &Arc<ModelDevice>) {
+        let place = || ModelPlace { device: Arc::clone(device), offset: device.place(self.size()) };
+        let _ = self.model.get_or_init(place);
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
     }
 
     /// Counts requests of a layer above that begin to wait for space on this storage.
@@ -285,9 +312,16 @@ impl Disk for FileDisk {
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let (file, shared) = (self.file.clone(), self.shared.clone());
-        let (options, storage_disk) = (&self.options, self.storage_disk.get());
-        let channel = channel::FileChannel::new;
-        Box::new(channel(options, self.image_info, file, shared, storage_disk, context))
+        let storage = (self.storage_disk.get(), self.model.get());
+        let (options, image_info) = (&self.options, self.image_info);
+        match self.model.get() {
+            None => Box::new(FileChannel::<false>::new(
+                options, image_info, file, shared, storage, context,
+            )),
+            Some(_) => Box::new(FileChannel::<true>::new(
+                options, image_info, file, shared, storage, context,
+            )),
+        }
     }
 
     fn open_layer(self: Arc<Self>, context: &mut Context<'_>) -> Layer {

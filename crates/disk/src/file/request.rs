@@ -119,6 +119,7 @@ impl FileRequest {
     }
 
     /// Returns the next operation.
+    #[inline(always)]
     pub(crate) fn op(&mut self, file: &File, worker: bool) -> IoOp {
         let (file, offset, len) = (file.clone(), self.offset, self.left);
         let durable = self.durable();
@@ -149,6 +150,7 @@ impl FileRequest {
     }
 
     /// Processes the result of the last operation.
+    #[inline(always)]
     pub(crate) fn step(&mut self, op_completion: OpCompletion) -> StepOutcome {
         let outcome = op_completion.outcome();
         let buffers = op_completion.buffers.unwrap_or_default();

@@ -87,7 +87,7 @@ impl Schedule {
     }
 }
 
-impl FileChannel {
+impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     /// Submits the next step of a request to the scheduler.
     #[inline(never)]
     pub(super) fn submit_to_schedule(

@@ -3,5 +3,6 @@
 
 mod backends;
 mod fence;
+mod model;
 mod small_blocks;
 mod storage;

@@ -53,6 +53,14 @@ pub enum OpenError {
         /// The lower one.
         second: FileRef,
     },
+    /// A model of a storage device cannot be made, or is another one.
+    #[error("the model {name}: {problem}")]
+    Model {
+        /// Name of the model.
+        name: String,
+        /// Problem with its remedy.
+        problem: String,
+    },
     /// An image cannot be opened.
     #[error("cannot open the image {name}: {source}")]
     Image {

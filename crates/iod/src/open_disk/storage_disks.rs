@@ -15,6 +15,8 @@ use model::share::DiskShare;
 use model::spec::FileRef;
 use share::{Cost, DiskConfig, Piece, Profile, Turn};
 
+use super::model_storage::ModelStorage;
+
 /// Longest profile that is read, in bytes.
 const MAX_PROFILE_BYTES: u64 = 64 << 10;
 /// Least number of requests at a time that the scheduler takes.
@@ -35,6 +37,8 @@ struct State {
     id: String,
     share: DiskShare,
     by_device: BTreeMap<u64, Arc<StorageDisk>>,
+    /// Model that the disk is on, and the disk there if it is shared.
+    on_model: Option<(Arc<ModelStorage>, Option<Arc<StorageDisk>>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,7 +49,7 @@ impl StorageDisks {
     /// Creates the state of a disk with this id and share.
     pub(crate) fn new(id: &str, share: Option<DiskShare>) -> Arc<Self> {
         let (id, share) = (id.into(), share.unwrap_or_default());
-        Arc::new(Self(Mutex::new(State { id, share, by_device: BTreeMap::new() })))
+        Arc::new(Self(Mutex::new(State { id, share, ..State::default() })))
     }
 
     /// Lets the scheduler of its storage dispatch the requests of a file, if there is one. Returns a
@@ -72,27 +76,57 @@ impl StorageDisks {
         }
     }
 
+    /// Lets the scheduler of a model dispatch the requests of a disk, if the model has a profile. Returns
+    /// a note if it takes no more disks.
+    pub(crate) fn schedule_on_model(
+        &self,
+        file: &FileDisk,
+        model: Arc<ModelStorage>,
+    ) -> Option<String> {
+        let mut state = lock(&self.0);
+        let add = |storage: &Arc<Storage>| storage.add_disk(&state.id, config(state.share));
+        let added = model.storage.as_ref().map(add).transpose();
+        let (storage_disk, note) = match added {
+            Ok(storage_disk) => (storage_disk, None),
+            Err(error) => (None, Some(format!("the disk does not share its model: {error}"))),
+        };
+        storage_disk.iter().for_each(|storage_disk| file.share_storage(Arc::clone(storage_disk)));
+        state.on_model = Some((model, storage_disk));
+        note
+    }
+
     /// Changes the share of the disk on all its storages. It was validated.
     pub(crate) fn set_share(&self, share: DiskShare) {
         let mut state = lock(&self.0);
         state.share = share;
-        for storage_disk in state.by_device.values() {
+        for storage_disk in state.all() {
             if let Err(error) = storage_disk.configure(config(share)) {
                 tracing::error!("the share of a disk cannot be changed: {error}");
             }
         }
     }
 
-    /// Returns the share, and the disk on the storage of its top file. `None` without a scheduler.
-    pub(crate) fn report(&self, top: &FileDisk) -> Option<(DiskShare, Arc<StorageDisk>)> {
-        let device = top.identity().ok()?.device;
+    /// Returns the share, and the disk on its model or on the storage of its top file. `None` without a
+    /// scheduler.
+    pub(crate) fn report(&self, top: Option<&FileDisk>) -> Option<(DiskShare, Arc<StorageDisk>)> {
+        let device = top.and_then(|top| Some(top.identity().ok()?.device));
         let state = lock(&self.0);
-        Some((state.share, Arc::clone(state.by_device.get(&device)?)))
+        let on_model = state.on_model.as_ref().and_then(|(_, disk)| disk.as_ref());
+        let found = on_model.or_else(|| state.by_device.get(&device?))?;
+        Some((state.share, Arc::clone(found)))
     }
 
     /// Returns the share.
     pub(crate) fn share(&self) -> DiskShare {
         lock(&self.0).share
+    }
+}
+
+impl State {
+    /// Returns the disk on all its storages.
+    fn all(&self) -> impl Iterator<Item = &Arc<StorageDisk>> {
+        let on_model = self.on_model.iter().filter_map(|(_, disk)| disk.as_ref());
+        self.by_device.values().chain(on_model)
     }
 }
 

@@ -18,6 +18,7 @@ use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
 
 use super::image_journal::{self, ImageJournal};
+use super::model_storage::{ModelStorage, open_bytes};
 use super::reference::{self, Comparison};
 use super::storage_disks::StorageDisks;
 use super::{OpenError, Opened, in_blocks};
@@ -149,6 +150,14 @@ impl<'a> TreeOpener<'a> {
                     None => MemoryDisk::new(*size, block_size, !writable)?,
                 };
                 self.memory = Some(Arc::clone(disk.file()));
+                Arc::new(disk)
+            }
+            Backend::Model(model) => {
+                let storage = ModelStorage::find(model)?;
+                let disk = open_bytes(self.spec, model, self.sources.memory.take())?;
+                disk.delay(&storage.device);
+                self.notes.extend(self.storage_disks.schedule_on_model(&disk, storage));
+                self.memory = Some(Arc::clone(disk.handover().0));
                 Arc::new(disk)
             }
             Backend::Raw { child, offset, size } => {

@@ -39,10 +39,11 @@ impl ServedDisk {
         self.tree().storage_disks.set_share(share);
     }
 
-    /// Returns the share of the storage of the top file, if that has a scheduler.
+    /// Returns the share of the storage of the top file or of the model, if that has a scheduler.
     pub fn share_report(&self) -> Option<ShareReport> {
         let tree = self.tree();
-        let (share, storage_disk) = tree.storage_disks.report(&tree.files.first()?.disk)?;
+        let top = tree.files.first().map(|file| &*file.disk);
+        let (share, storage_disk) = tree.storage_disks.report(top)?;
         let stats = storage_disk.stats();
         Some(ShareReport {
             share,

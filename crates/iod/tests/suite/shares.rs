@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use crate::caps::{BYTES, QUEUES, Storm};
+use crate::common::sectors::{connect, read, write};
 use crate::common::*;
 use model::report::{DiskStats, Stats};
 use model::share::DiskShare;
@@ -64,4 +65,34 @@ fn disks_share_a_storage(reactors: &str) {
     for storm in storms {
         storm.end();
     }
+}
+
+#[test]
+fn disks_of_one_model_share_it_and_keep_their_bytes() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    let model = |name: &str, profile: bool| {
+        json!({"model": {"name": name, "size": 1 << 20, "profile": profile,
+                         "device": {"pipe": {"latency_ns": 50_000}}}})
+    };
+    for (id, name) in [("a", "array"), ("b", "array"), ("c", "other")] {
+        caller.disk("disk.attach", io.spec(id, model(name, id != "c")));
+    }
+    let refused = caller.call("disk.attach", io.spec("d", model("array", false))).unwrap_err();
+    assert!(refused.message.contains("the model array"), "{refused:?}");
+    for (id, sector, byte) in [("a", 7, 1), ("b", 7, 2), ("c", 2047, 3)] {
+        write(&mut connect(&io.socket(id)), sector, byte);
+        assert_eq!(read(&mut connect(&io.socket(id)), sector), byte);
+    }
+    caller.disk("disk.weight", json!({"id": "a", "weight": 400}));
+    assert_eq!(stats(&mut caller, "a").share.unwrap().share.weight, 400);
+    assert!(stats(&mut caller, "c").share.is_none());
+    caller.disk("disk.resize", json!({"id": "b", "size": 2 << 20}));
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    for (id, sector, byte) in [("a", 7, 1), ("b", 7, 2), ("b", 4000, 0), ("c", 2047, 3)] {
+        assert_eq!(read(&mut connect(&io.socket(id)), sector), byte, "{id}");
+    }
+    assert_eq!(stats(&mut io.caller(), "a").share.unwrap().share.weight, 400);
 }

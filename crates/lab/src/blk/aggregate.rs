@@ -144,11 +144,7 @@ fn plot(cases: &[(&str, &str)], systems: &[(BackendKind, u16)], control: bool) -
         points: counts
             .iter()
             .enumerate()
-            .map(|(step, n)| PointPlan {
-                step,
-                cell: cell.to_owned(),
-                system: name(backend_kind, *n, control),
-            })
+            .map(|(step, n)| PointPlan::new(step, cell, name(backend_kind, *n, control)))
             .collect(),
     };
     let panel = |(id, title): &(&str, &str), metric: &str| PanelPlan {

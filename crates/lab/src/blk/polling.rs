@@ -217,7 +217,7 @@ fn series(cells: &[CellSpec], steps: &[(String, String)]) -> Vec<SeriesPlan> {
             let name = cut.iter().fold(system.clone(), |name, cut| name.replace(cut, ""));
             let usual = if cell.medium == Medium::Cached { " buffered" } else { " direct" };
             let name = name.replace(usual, "");
-            let point = PointPlan { step, cell: id.clone(), system: system.clone() };
+            let point = PointPlan::new(step, id, system);
             match all.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(point),
                 None => all.push(SeriesPlan { name, points: vec![point] }),

@@ -108,10 +108,8 @@ fn comparisons(queues: u16, cell: &str, control: bool) -> Vec<Comparison> {
 fn plot(control: bool) -> PlotPlan {
     let line = |server: Server| {
         let with = COUNTS.iter().enumerate().filter(|(_, q)| servers(**q).contains(&server));
-        let point = |(step, queues): (usize, &u16)| PointPlan {
-            step,
-            cell: format!("null-q{queues}"),
-            system: server.name(control),
+        let point = |(step, queues): (usize, &u16)| {
+            PointPlan::new(step, format!("null-q{queues}"), server.name(control))
         };
         SeriesPlan { name: server.name(control), points: with.map(point).collect() }
     };

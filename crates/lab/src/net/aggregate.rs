@@ -150,7 +150,7 @@ fn plot(cases: &[(&str, usize)], rows: &[Row]) -> PlotPlan {
             points: grows
                 .iter()
                 .enumerate()
-                .map(|(step, row)| PointPlan { step, cell: (*id).to_owned(), system: row.name() })
+                .map(|(step, row)| PointPlan::new(step, *id, row.name()))
                 .collect(),
         }],
     };

@@ -91,7 +91,8 @@ impl<'a> Drawn<'a> {
         let summary = |point: &PointPlan| {
             let cell = cells.iter().find(|cell| cell.id == point.cell)?;
             let series = cell.systems.iter().find(|series| series.name == point.system)?;
-            Some((point.step, *series.summary.get(&plan.metric)?))
+            let metric = point.metric.as_ref().unwrap_or(&plan.metric);
+            Some((point.step, *series.summary.get(metric)?))
         };
         let of = |series: &'a SeriesPlan| {
             (series.name.as_str(), series.points.iter().filter_map(summary).collect::<Vec<_>>())
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_drawn_and_the_rest_is_left_out() {
-        let point = |step, cell: &str| PointPlan { step, cell: cell.into(), system: "a".into() };
+        let point = |step, cell: &str| PointPlan::new(step, cell, "a");
         let points = vec![point(0, "c0"), point(1, "c1"), point(2, "not measured")];
         let panel = |title: &str, metric: &str| PanelPlan {
             title: title.into(),

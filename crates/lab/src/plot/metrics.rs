@@ -12,17 +12,19 @@ pub enum Better {
 use Better::{Higher, Lower};
 
 /// Name, label with the unit, and direction of every metric that a picture may show.
-const METRICS: [(&str, &str, Better); 37] = [
+const METRICS: [(&str, &str, Better); 42] = [
     ("1/percentile", "1 / latency, 1/s", Higher),
     ("all_over_one", "all pairs over one", Higher),
     ("backend_cpu_us_per_request", "CPU us for each request", Lower),
     ("backend_cpus", "CPUs of the backend", Lower),
+    ("cap_part", "rate over the cap", Lower),
     ("call_p99_ms", "short calls, p99 ms", Lower),
     ("cold_ms", "first call after a change, ms", Lower),
     ("cpu_percent", "CPU, % of one core", Lower),
     ("cpu_us_per_request", "CPU us of guest and backend for each request", Lower),
     ("end_max_ms", "event of a VM's end, slowest ms", Lower),
     ("end_message_max_ms", "message of a VM's end, slowest ms", Lower),
+    ("floor_part", "rate over the floor", Higher),
     ("first_ms", "very first call, ms", Lower),
     ("frames_per_cpu_s", "frames a CPU second", Higher),
     ("frames_per_s", "frames a second", Higher),
@@ -31,6 +33,7 @@ const METRICS: [(&str, &str, Better); 37] = [
     ("gbit_per_s", "Gb/s", Higher),
     ("imbalance_worst", "most loaded queue over the mean, worst draw", Lower),
     ("iops", "requests a second", Higher),
+    ("max_over_min", "fastest disk over the slowest", Lower),
     ("max_ms", "slowest, ms", Lower),
     ("mib_per_s", "MiB/s", Higher),
     ("mib_per_step", "MiB for each step", Lower),
@@ -40,6 +43,7 @@ const METRICS: [(&str, &str, Better); 37] = [
     ("p50_us", "p50 latency, us", Lower),
     ("p99_ms", "p99, ms", Lower),
     ("p99_us", "p99 latency, us", Lower),
+    ("part_of_limit", "total over the storage's limit", Higher),
     ("reactor_wakeups", "wake-ups of the reactors", Lower),
     ("server_ms", "server's time, ms", Lower),
     ("server_p99_ms", "server's time, p99 ms", Lower),
@@ -49,6 +53,7 @@ const METRICS: [(&str, &str, Better); 37] = [
     ("stop_ms", "shutdown, ms", Lower),
     ("stop_over_bound", "shutdown over the bound", Lower),
     ("voluntary_switches", "sleeps that ended", Lower),
+    ("weights_error_percent", "furthest off its weight, %", Lower),
     ("wake_p99_ms", "from a change to its client, p99 ms", Lower),
 ];
 

@@ -71,6 +71,16 @@ pub struct PointPlan {
     pub cell: String,
     /// Name of the system.
     pub system: String,
+    /// Metric of this point. `None` means that of the panel, whose label and unit it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+}
+
+impl PointPlan {
+    /// Creates a point of the panel's metric.
+    pub fn new(step: usize, cell: impl Into<String>, system: impl Into<String>) -> Self {
+        Self { step, cell: cell.into(), system: system.into(), metric: None }
+    }
 }
 
 /// Draws the verdict and the marks of a run, such as `quick`, so that they end at a point.

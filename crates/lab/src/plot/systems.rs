@@ -63,7 +63,7 @@ const OURS: [&str; 17] = [
 ];
 
 /// Ends of names, and the shade of that setting. All other settings have the program's own colour.
-const SETTINGS: [(&str, usize); 24] = [
+const SETTINGS: [(&str, usize); 29] = [
     ("poll off", 1),
     ("poll always", 2),
     ("poll-max-ns=0", 1),
@@ -74,6 +74,11 @@ const SETTINGS: [(&str, usize); 24] = [
     ("pmd-maxsleep", 1),
     ("record=false", 1),
     ("without", 1),
+    ("without a profile", 1),
+    ("throttle-group", 1),
+    ("disk 2", 1),
+    ("disk 3", 2),
+    ("disk 4", 3),
     ("-blk --reactors 2", 1),
     ("-blk --reactors 4", 2),
     ("-blk --reactors 8", 3),

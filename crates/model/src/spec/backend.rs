@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{MAX_DISK_BYTES, SpecError, refuse};
+use super::{MAX_DISK_BYTES, ModelDisk, SpecError, refuse};
 use crate::image::ImageFormat;
 
 /// Most nodes on the way from the top of a tree to a leaf. Readers of JSON accept 127 levels. A
@@ -41,7 +41,9 @@ pub enum FileRef {
 /// Storage of a disk's bytes: a tree of nodes. Leaves store bytes; an inner node is a disk over
 /// other nodes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`, `{"memory":BYTES}`,
 /// `{"raw":{"child":BACKEND,"offset":BYTES,"size":BYTES}}`,
-/// `{"qcow2":{"file":FILE,"backing":BACKEND}}`, `{"vhd":{"file":FILE,"backing":BACKEND}}`.
+/// `{"qcow2":{"file":FILE,"backing":BACKEND}}`, `{"vhd":{"file":FILE,"backing":BACKEND}}`, and for
+/// tests and measurements `{"model":{"name":NAME,"size":BYTES,"device":{"pipe":{}}}}`
+/// ([`ModelDisk`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "Value")]
 pub enum Backend {
@@ -51,6 +53,9 @@ pub enum Backend {
     Null(u64),
     /// Anonymous memory of this size in bytes.
     Memory(u64),
+    /// Memory that is as slow as the model of a storage device. It is a whole disk, never below another
+    /// node.
+    Model(Box<ModelDisk>),
     /// A window of another backend, for example one partition.
     Raw {
         /// Backend that contains the window.
@@ -85,6 +90,7 @@ enum Node {
     File(FileRef),
     Null(u64),
     Memory(u64),
+    Model(Box<ModelDisk>),
     Raw { child: Value, offset: u64, size: u64 },
     Qcow2 { file: FileRef, backing: Option<Value> },
     Vhd { file: FileRef, backing: Option<Value> },
@@ -109,6 +115,7 @@ fn parse(value: Value, depth: usize) -> Result<Backend, String> {
         Node::File(file) => Backend::File(file),
         Node::Null(size) => Backend::Null(size),
         Node::Memory(size) => Backend::Memory(size),
+        Node::Model(model) => Backend::Model(model),
         Node::Raw { child: below, offset, size } => {
             Backend::Raw { child: child(below)?, offset, size }
         }
@@ -141,7 +148,7 @@ impl Backend {
         std::iter::successors(Some(self), |node| match node {
             Self::Raw { child, .. } => Some(child),
             Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref(),
-            Self::File(_) | Self::Null(_) | Self::Memory(_) => None,
+            Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) => None,
         })
     }
 
@@ -163,7 +170,7 @@ impl Backend {
             node = match present {
                 Self::Raw { child, .. } => Some(child),
                 Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref_mut(),
-                Self::File(_) | Self::Null(_) | Self::Memory(_) => None,
+                Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) => None,
             };
         }
     }
@@ -175,7 +182,7 @@ impl Backend {
             Self::File(file) => Some((file, ImageFormat::Raw)),
             Self::Qcow2 { file, .. } => Some((file, ImageFormat::Qcow2)),
             Self::Vhd { file, .. } => Some((file, ImageFormat::Vhd)),
-            Self::Null(_) | Self::Memory(_) | Self::Raw { .. } => None,
+            Self::Null(_) | Self::Memory(_) | Self::Model(_) | Self::Raw { .. } => None,
         }
     }
 
@@ -190,6 +197,7 @@ impl Backend {
         match self {
             Self::File(FileRef::Path(_)) | Self::Null(_) | Self::Memory(_) => true,
             Self::File(FileRef::Fd { .. })
+            | Self::Model(_)
             | Self::Raw { .. }
             | Self::Qcow2 { .. }
             | Self::Vhd { .. } => false,
@@ -198,7 +206,7 @@ impl Backend {
 
     /// Returns whether bytes are in anonymous memory, which ends with its last process.
     pub fn is_in_memory(&self) -> bool {
-        self.nodes().any(|node| matches!(node, Self::Memory(_)))
+        self.nodes().any(|node| matches!(node, Self::Memory(_) | Self::Model(_)))
     }
 
     /// Describes in messages where the bytes are.
@@ -210,6 +218,7 @@ impl Backend {
     fn known_size(&self) -> Option<u64> {
         match self {
             Self::Null(size) | Self::Memory(size) | Self::Raw { size, .. } => Some(*size),
+            Self::Model(model) => Some(model.size),
             Self::File(_) | Self::Qcow2 { .. } | Self::Vhd { .. } => None,
         }
     }
@@ -225,6 +234,12 @@ impl Backend {
                 file.validate()?;
                 if !files.insert(file) {
                     return refuse("backend", format!("{file} is in the tree twice"));
+                }
+            }
+            if let Self::Model(model) = node {
+                model.validate()?;
+                if above > 0 {
+                    return refuse("backend", "a model is a whole disk; put no node above it");
                 }
             }
             node.validate_size(block_size)?;
@@ -277,6 +292,7 @@ impl fmt::Display for Backend {
             | Self::Vhd { file, backing: None } => file.fmt(f),
             Self::Null(size) => write!(f, "null, {size} bytes"),
             Self::Memory(size) => write!(f, "memory, {size} bytes"),
+            Self::Model(model) => write!(f, "model {}, {} bytes", model.name, model.size),
             Self::Raw { child, offset, size } => write!(f, "{size} bytes at {offset} of {child}"),
             Self::Qcow2 { file, backing: Some(backing) }
             | Self::Vhd { file, backing: Some(backing) } => write!(f, "{file} over {backing}"),

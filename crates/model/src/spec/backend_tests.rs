@@ -32,6 +32,11 @@ fn trees_have_one_form_on_the_wire() {
         (json!({"null": 4096}), "null, 4096 bytes", 0),
         (json!({"memory": 4096}), "memory, 4096 bytes", 0),
         (
+            json!({"model": {"name": "a", "size": 4096, "device": {"pipe": {}}, "profile": true}}),
+            "model a, 4096 bytes",
+            0,
+        ),
+        (
             json!({"raw": {"child": {"file": "/img/a.raw"}, "offset": 1024, "size": 4096}}),
             "4096 bytes at 1024 of /img/a.raw",
             1,
@@ -48,7 +53,8 @@ fn trees_have_one_form_on_the_wire() {
         assert_eq!(backend.to_string(), text);
         assert_eq!(backend.files().count(), files, "{text}");
         assert_eq!(serde_json::to_value(&backend).unwrap(), wire);
-        let plain = wire.get("raw").or(wire.get("qcow2")).is_none() && text != "fd:3";
+        let plain = ["null", "memory", "file"].iter().any(|leaf| wire.get(leaf).is_some());
+        let plain = plain && text != "fd:3";
         assert_eq!(backend.is_plain(), plain, "{text}");
     }
 }
@@ -98,6 +104,14 @@ fn a_tree_that_cannot_be_is_refused_with_the_reason() {
             "fd:4 is in the tree twice",
         ),
         (json!({"qcow2": {"file": "/".to_owned() + &deep.repeat(40)}}), "more than 32768"),
+        (
+            window(json!({"model": {"name": "a", "size": 4096, "device": {"flash": {}}}}), 0, 512),
+            "a model is a whole disk",
+        ),
+        (
+            json!({"model": {"name": "a", "size": 513, "device": {"flash": {}}}}),
+            "513 bytes is not a multiple of 512",
+        ),
         (chain(MAX_TREE_DEPTH + 1), "more than 60 nodes"),
         (chain_of(50, 41), "41 files are handed in, at most 40 can be"),
     ] {

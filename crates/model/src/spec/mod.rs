@@ -4,6 +4,7 @@ mod backend;
 #[cfg(test)]
 mod backend_tests;
 mod check;
+mod model_disk;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -19,6 +20,9 @@ pub use crate::share::DiskShare;
 pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
 pub use check::{validate_block_size, validate_id, validate_socket};
 use check::{validate_no_socket, validate_serial};
+pub use model_disk::{
+    DeviceModel, DeviceSpeed, FlashModel, MAX_MODEL_DISK_BYTES, ModelDisk, PipeModel, SpindleModel,
+};
 pub use text::{parse_size, parse_time_ms};
 
 /// Maximum number of queues of a disk. QEMU's limit for a virtio device is 1024. With 256, two

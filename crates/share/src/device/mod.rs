@@ -11,8 +11,10 @@
 //!
 //! Any model becomes slower at the times that [`DeviceConfig::speeds`] lists.
 
+mod calibrate;
 mod flash;
 mod pipe;
+mod random;
 mod spindle;
 
 use std::cmp::Reverse;
@@ -20,8 +22,12 @@ use std::collections::BinaryHeap;
 
 use crate::profile::{OpKind, SECOND};
 
+pub use calibrate::calibrate;
+#[cfg(test)]
+pub(crate) use calibrate::sample;
 pub use flash::Flash;
 pub use pipe::{Connections, Pipe};
+pub(crate) use random::Random;
 pub use spindle::Spindle;
 
 /// Command of a device.
@@ -131,6 +137,11 @@ impl Device {
     /// Returns the time of the next completion. `None` if no command runs.
     pub fn next_event(&self) -> Option<u64> {
         self.ends.peek().map(|Reverse((end, _))| *end)
+    }
+
+    /// Returns the ends and numbers of the commands that run, in no order.
+    pub fn running(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ends.iter().map(|Reverse(end)| *end)
     }
 
     /// Moves the numbers of commands that have completed by `now` into `done`.

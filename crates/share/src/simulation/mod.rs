@@ -4,7 +4,6 @@
 //! poll or a wake-up, and take time themselves. Guests keep requests outstanding. All of it is
 //! reproducible from a seed.
 
-mod calibrate;
 mod random;
 mod reactor;
 mod report;
@@ -12,7 +11,7 @@ mod tests;
 mod workload;
 mod world;
 
-pub(crate) use random::Random;
+pub(crate) use crate::device::Random;
 
 /// Nanoseconds.
 const US: u64 = 1_000;

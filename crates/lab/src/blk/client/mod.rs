@@ -10,7 +10,7 @@
 pub(super) mod burst;
 mod closed;
 mod load;
-mod offsets;
+pub(crate) mod offsets;
 mod open;
 pub(crate) mod tally;
 
@@ -42,7 +42,7 @@ pub struct ClientQueue {
 
 /// Longest time for a backend to finish its requests, and for a client to connect. After it they
 /// count as hung. No figure depends on it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Phases of a client, in order.
 mod phase {
@@ -198,10 +198,7 @@ fn run(
     }
     let ClientQueue { mut queue, disk_bytes, cpu } = client_queue;
     queue.want_calls(load.wait == Wait::Sleep);
-    if load.access == Access::Write {
-        // Zeroes might be stored as a hole.
-        (0..load.depth).try_for_each(|slot| queue.fill(slot, &vec![0xa5; load.bytes]))?;
-    }
+    fill_buffers(&mut queue, load)?;
     let offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, number);
     let (tally, queue) = match load.arrivals {
         Arrivals::Next => closed::run(queue, load, offsets, Duration::ZERO, state)?,
@@ -211,9 +208,15 @@ fn run(
     Ok((tally, ClientQueue { queue, disk_bytes, cpu }))
 }
 
+/// Fills the buffers of a load that writes. Zeroes might be stored as a hole.
+pub(crate) fn fill_buffers(queue: &mut Queue, load: Load) -> Result<()> {
+    let filled = if load.access == Access::Write { load.depth } else { 0 };
+    Ok((0..filled).try_for_each(|slot| queue.fill(slot, &vec![0xa5; load.bytes]))?)
+}
+
 /// Submits a request of the load at byte `offset`.
 #[inline]
-fn submit(queue: &mut Queue, load: Load, offset: u64, slot: u16) -> Result<()> {
+pub(crate) fn submit(queue: &mut Queue, load: Load, offset: u64, slot: u16) -> Result<()> {
     match load.access {
         Access::Read => queue.read(offset, slot, load.bytes)?,
         Access::Write => queue.write(offset, slot, load.bytes)?,

@@ -9,7 +9,7 @@ const USED_UP: &str = "every part of the disk was written before the window ende
                        on slower storage";
 
 /// Byte offsets of requests, the same sequence in every sample.
-pub(super) struct Offsets {
+pub(crate) struct Offsets {
     load: Load,
     blocks: u64,
     state: u64,
@@ -19,7 +19,7 @@ pub(super) struct Offsets {
 
 impl Offsets {
     /// Creates the sequence of a client. Several clients have different sequences.
-    pub(super) fn new(load: Load, blocks: u64, client: usize) -> Self {
+    pub(crate) fn new(load: Load, blocks: u64, client: usize) -> Self {
         let state = match load.pattern {
             Pattern::Random | Pattern::EachOnce(_) => {
                 0x9e37_79b9_7f4a_7c15u64.rotate_left(client as u32 % 64)
@@ -42,7 +42,7 @@ impl Offsets {
     /// # Errors
     /// Every stretch of [`Pattern::EachOnce`] had its request.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<u64> {
+    pub(crate) fn next(&mut self) -> Result<u64> {
         let block = match self.load.pattern {
             Pattern::Sequential => {
                 let block = self.state;

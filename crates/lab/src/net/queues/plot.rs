@@ -20,7 +20,7 @@ pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
             points: here
                 .iter()
                 .enumerate()
-                .map(|(step, case)| PointPlan { step, cell: case.id(), system: stream_path.name() })
+                .map(|(step, case)| PointPlan::new(step, case.id(), stream_path.name()))
                 .collect(),
         };
         PanelPlan {

@@ -36,10 +36,8 @@ pub struct VbdParallel;
 
 fn plot() -> PlotPlan {
     let line = |delay: Delay| {
-        let point = |(step, disks): (usize, &u8)| PointPlan {
-            step,
-            cell: delay.cell(),
-            system: System::Disks(*disks).name(),
+        let point = |(step, disks): (usize, &u8)| {
+            PointPlan::new(step, delay.cell(), System::Disks(*disks).name())
         };
         SeriesPlan { name: delay.title(), points: COUNTS.iter().enumerate().map(point).collect() }
     };

@@ -10,6 +10,7 @@ mod peers;
 mod polling;
 mod promises;
 mod sleeping;
+mod storage;
 mod toolstack;
 
 use std::sync::atomic::AtomicBool;

@@ -11,9 +11,9 @@ mod weights;
 
 use std::sync::OnceLock;
 
-use super::calibrate::calibrate;
 use super::is_soak;
 use super::{KIB, MIB, MS, SECOND, US};
+use crate::device::calibrate;
 use crate::device::{Connections, Flash, Model, Pipe, Spindle};
 use crate::profile::Profile;
 
@@ -43,8 +43,9 @@ const MODELS: [Model; 6] = [
 /// Returns the profile of one of the models, calibrated once.
 fn profile(model: Model) -> Profile {
     static PROFILES: OnceLock<Vec<Profile>> = OnceLock::new();
-    let profiles =
-        PROFILES.get_or_init(|| MODELS.iter().map(|model| calibrate(&(*model).into())).collect());
+    let profiles = PROFILES.get_or_init(|| {
+        MODELS.iter().map(|model| calibrate(*model).expect("a model has a profile")).collect()
+    });
     let at = MODELS.iter().position(|other| *other == model).expect("a model of the tests");
     profiles[at]
 }

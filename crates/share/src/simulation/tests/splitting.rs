@@ -1,9 +1,9 @@
 //! Splitting, and settings that are found without search.
 
 use super::{CONNECTIONS, KIB, MIB, NETWORK, SECOND, length, profile};
+use crate::device::sample;
 use crate::device::{DeviceConfig, Flash, Model};
 use crate::profile::{OpKind, Piece, Profile};
-use crate::simulation::calibrate::sample;
 use crate::simulation::workload::Workload;
 use crate::simulation::world::Scenario;
 

@@ -1,7 +1,7 @@
 //! Calibration of a device model: the matrix of patterns, each alone in a closed loop.
 
-use super::Random;
-use crate::device::{Command, Device, DeviceConfig, Model};
+use super::{Command, Device, DeviceConfig, Model, Random};
+use crate::error::ShareError;
 use crate::profile::{OpKind, Profile, Sample, Turn};
 
 const KIB: u64 = 1024;
@@ -11,7 +11,7 @@ const SIZES: [u64; 6] = [4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 512 * KIB, 1024
 const SPLIT: u64 = 512 * KIB;
 
 /// Runs a pattern and returns its throughput and latency.
-pub(super) fn sample(
+pub(crate) fn sample(
     config: &DeviceConfig,
     kind: OpKind,
     bytes: u64,
@@ -41,7 +41,8 @@ pub(super) fn sample(
     let (warm_up, rounds) = (4 * depth, 4 * depth + (4000 / pieces).max(20 * depth));
     let mut from = 0;
     while completed < rounds {
-        now = device.next_event().expect("a command runs");
+        let Some(next) = device.next_event() else { break };
+        now = next;
         device.reap(now, &mut done);
         for id in std::mem::take(&mut done) {
             left[id as usize] -= 1;
@@ -57,14 +58,19 @@ pub(super) fn sample(
             start(&mut device, now, &mut begun, &mut left);
         }
     }
-    let counted = completed - warm_up;
+    let counted = completed.saturating_sub(warm_up).max(1);
     let rate = u128::from(counted * bytes) * 1_000_000_000 / u128::from((now - from).max(1));
-    let bytes_per_second = u64::try_from(rate).expect("a rate");
+    let bytes_per_second = u64::try_from(rate).unwrap_or(u64::MAX);
     Sample { kind, bytes, depth, pieces, bytes_per_second, latency_ns: latency / counted }
 }
 
-/// Returns the profile of a model.
-pub(super) fn calibrate(config: &DeviceConfig) -> Profile {
+/// Returns the profile of a model at full speed, as a calibration of the device measures it. It takes
+/// some hundredths of a second.
+///
+/// # Errors
+/// A number of the profile is outside of its range.
+pub fn calibrate(model: Model) -> Result<Profile, ShareError> {
+    let config = &DeviceConfig::from(model);
     let spins = matches!(config.model, Model::Spindle(_));
     let depths: &[u64] = if spins {
         &[1, 2]
@@ -76,9 +82,9 @@ pub(super) fn calibrate(config: &DeviceConfig) -> Profile {
         samples.extend(depths.iter().map(|depth| sample(config, OpKind::Read, bytes, *depth, 1)));
     }
     for bytes in [SIZES[0], SIZES[5]] {
-        samples.push(sample(config, OpKind::Write, bytes, *depths.last().unwrap(), 1));
+        samples.push(sample(config, OpKind::Write, bytes, depths.last().copied().unwrap_or(1), 1));
     }
     let splits = [2, 4, 8, 16, 32, 64, 128];
     samples.extend(splits.map(|pieces| sample(config, OpKind::Read, SPLIT, 1, pieces)));
-    Profile::fit(&samples, spins.then_some(Turn::DEFAULT)).expect("a model has a profile")
+    Profile::fit(&samples, spins.then_some(Turn::DEFAULT))
 }

@@ -1,0 +1,43 @@
+//! Disks on models of devices: figures exist, whatever they are.
+
+use lab::storage::fairness::Fairness;
+use lab::storage::lun_scale::LunScale;
+use lab::storage::splitting::Splitting;
+
+use super::*;
+
+fn quick(experiment: &dyn Experiment, only: &str) -> Results {
+    let options = Options { only: Some(only.into()), rounds: Some(1), ..tiny(false) };
+    run(experiment, &options, &mut Silent, &Arc::new(AtomicBool::new(false))).unwrap()
+}
+
+#[test]
+fn four_disks_share_an_array() {
+    let results = quick(&LunScale, "array-4k-4");
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    let names: Vec<_> = cell.systems.iter().map(|series| series.name.as_str()).collect();
+    assert_eq!(names, ["ringway-io", "ringway-io without a profile", "qsd throttle-group"]);
+    for sample in cell.systems.iter().flat_map(|series| &series.samples) {
+        assert!(sample["max_over_min"] >= 1.0 && sample["requests"] > 0.0, "{sample:?}");
+    }
+    drawn(&results, 2);
+}
+
+#[test]
+fn a_request_is_split_and_compared_with_parts() {
+    let results = quick(&Splitting, "striped-512k");
+    assert_eq!(results.cells[0].systems.len(), 5);
+    let bars: Vec<_> = results.compared.iter().map(|compared| compared.bar).collect();
+    assert_eq!(bars, [None, Some(0.8)]);
+    drawn(&results, 2);
+}
+
+#[test]
+fn a_weight_changes_while_disks_are_busy() {
+    let results = quick(&Fairness, "live");
+    let bars: Vec<_> = results.compared.iter().map(|compared| compared.metric.as_str()).collect();
+    assert_eq!(bars, ["weights_error_percent", "part_of_limit"]);
+    let sample = &results.cells[0].systems[0].samples[0];
+    assert!(sample.contains_key("mib_per_s_d3_t23"), "{sample:?}");
+    drawn(&results, 2);
+}
