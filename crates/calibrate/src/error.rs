@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use disk::{DiskError, IoError};
 use rustix::io::Errno;
+use share::ShareError;
 
 /// Failure of a measurement.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +80,9 @@ pub enum CalibrateError {
         #[source]
         source: IoError,
     },
+    /// The results make no profile.
+    #[error(transparent)]
+    Profile(#[from] ShareError),
     /// No memory or no thread is available.
     #[error("cannot start the measurement")]
     Start(#[source] std::io::Error),

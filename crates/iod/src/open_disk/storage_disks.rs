@@ -10,17 +10,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use disk::{FileDisk, Storage, StorageDisk};
-use model::calibration::{PROFILE_FILE, PROFILE_VERSION, RequestCost, StorageProfile};
+use model::calibration::{PROFILE_FILE, PROFILE_VERSION, StorageProfile};
 use model::share::DiskShare;
 use model::spec::FileRef;
-use share::{Cost, DiskConfig, Piece, Profile, Turn};
+use share::{DiskConfig, Profile};
 
 /// Longest profile that is read, in bytes.
 const MAX_PROFILE_BYTES: u64 = 64 << 10;
-/// Least number of requests at a time that the scheduler takes.
-const REQUESTS_MIN: u64 = 2;
-/// Cost of a flush in costs of a write.
-const FLUSH_WRITES: u64 = 4;
 
 /// Storages of this process by the number of their device.
 static STORAGES: Mutex<BTreeMap<u64, Weak<Storage>>> = Mutex::new(BTreeMap::new());
@@ -150,34 +146,13 @@ fn read(path: &Path, device: u64) -> Result<Option<Profile>, String> {
     if profile.device != present {
         return Err("it was measured on another device, or the device has changed".into());
     }
-    Ok(Some(scheduler_profile(&profile)))
-}
-
-/// Converts a profile to the scheduler's form.
-fn scheduler_profile(profile: &StorageProfile) -> Profile {
-    let cost = |cost: RequestCost| Cost {
-        request_ns: cost.request_ns.max(1),
-        // Nanoseconds a MiB to picoseconds a byte.
-        byte_ps: (u128::from(cost.mib_ns) * 1000).div_ceil(1 << 20).min(u64::MAX.into()) as u64,
-    };
-    let piece = profile.piece_bytes.map(|bytes| Piece {
-        bytes: bytes.into(),
-        gain_percent: profile.piece_gain_percent.into(),
-    });
-    Profile {
-        read: cost(profile.reads),
-        write: cost(profile.writes),
-        flush_ns: profile.writes.request_ns.saturating_mul(FLUSH_WRITES),
-        knee_ns: profile.knee_ns,
-        latency_ns: profile.latency_ns.saturating_add(profile.knee_ns),
-        requests_min: u64::from(profile.requests_min).max(REQUESTS_MIN),
-        piece,
-        turn: profile.seeks.then_some(Turn::DEFAULT),
-    }
+    Ok(Some(calibrate::scheduler_profile(&profile)))
 }
 
 #[cfg(test)]
 mod tests {
+    use model::calibration::RequestCost;
+
     use super::*;
 
     fn profile() -> StorageProfile {
