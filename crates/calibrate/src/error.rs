@@ -83,6 +83,15 @@ pub enum CalibrateError {
     /// The results make no profile.
     #[error(transparent)]
     Profile(#[from] ShareError),
+    /// The profile cannot be stored.
+    #[error("cannot store the profile in {path}")]
+    Store {
+        /// Folder of the profile.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
     /// No memory or no thread is available.
     #[error("cannot start the measurement")]
     Start(#[source] std::io::Error),

@@ -35,6 +35,7 @@ mod other_use;
 mod profile;
 mod run;
 mod scratch;
+mod stored;
 
 pub use cells::{Cell, cells};
 pub use device::identity;
@@ -42,3 +43,4 @@ pub use error::CalibrateError;
 pub use profile::{profile, scheduler_profile};
 pub use run::{Progress, run};
 pub use scratch::Scratch;
+pub use stored::{StoredProfileError, read_profile, store_profile};

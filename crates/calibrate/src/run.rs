@@ -71,6 +71,7 @@ pub fn run(
         others_percent,
         cells: reports,
         profile,
+        stored: None,
     })
 }
 

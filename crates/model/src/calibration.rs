@@ -32,6 +32,9 @@ pub struct Calibrate {
     /// Bytes of the scratch file; by default 1 GiB, and a quarter of the free space at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+    /// Whether the profile is stored in the folder, and used by attached disks at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub store: bool,
     /// Time of the loads in seconds, 2 to 600; by default 100, or 10 for a short measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u16>,
@@ -40,7 +43,8 @@ pub struct Calibrate {
 impl Calibrate {
     /// Creates the measurement of a whole matrix, which writes to no block device.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), write: false, short: false, size_bytes: None, seconds: None }
+        let (size_bytes, seconds) = (None, None);
+        Self { path: path.into(), write: false, short: false, size_bytes, store: false, seconds }
     }
 
     /// Returns the time of the loads in seconds.
@@ -54,8 +58,9 @@ impl Calibrate {
     /// # Errors
     /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
-        if !self.path.is_absolute() {
-            return refuse("path", "must be absolute");
+        ProfileQuery { path: self.path.clone() }.validate()?;
+        if self.store && self.write {
+            return refuse("store", "needs a folder, and only a block device is written to");
         }
         let seconds = self.load_seconds();
         if !CALIBRATE_S.contains(&seconds) {
@@ -80,6 +85,41 @@ pub struct Calibration {
     pub cells: Vec<CellReport>,
     /// Profile of the storage, fitted to the cells.
     pub profile: StorageProfile,
+    /// Use of the profile. `None` unless it was to be stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<ProfileReply>,
+}
+
+/// Parameters of `storage.profile`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileQuery {
+    /// Absolute path of a folder.
+    pub path: PathBuf,
+}
+
+impl ProfileQuery {
+    /// Checks the path without accessing the host.
+    ///
+    /// # Errors
+    /// The path is not absolute.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        if self.path.is_absolute() { Ok(()) } else { refuse("path", "must be absolute") }
+    }
+}
+
+/// Reply to `storage.profile`: the profile in a folder, which attached disks use from the call on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReply {
+    /// The profile. `None` if there is none, or if it cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<StorageProfile>,
+    /// Ids of the disks that use it.
+    #[serde(default)]
+    pub disks: Vec<String>,
+    /// Reasons why the profile or a disk does not, with remedies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Throughput of requests of one size, a number of them at a time.
@@ -302,6 +342,7 @@ mod tests {
         assert_eq!(parse(r#"{"path":"/srv","short":true}"#).load_seconds(), 10);
         for (text, field) in [
             (r#"{"path":"srv"}"#, "path"),
+            (r#"{"path":"/srv","write":true,"store":true}"#, "store"),
             (r#"{"path":"/srv","seconds":1}"#, "seconds"),
             (r#"{"path":"/srv","seconds":601}"#, "seconds"),
         ] {

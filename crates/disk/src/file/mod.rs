@@ -235,6 +235,11 @@ impl FileDisk {
         let _ = self.storage_disk.set(disk);
     }
 
+    /// Returns whether the scheduler of a storage dispatches the requests of new channels.
+    pub fn shares_storage(&self) -> bool {
+        self.storage_disk.get().is_some()
+    }
+
     /// Counts requests of a layer above that begin to wait for space on this storage.
     pub fn begin_waits(&self, requests: u64) {
         self.shared.begin_waits(requests);

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::Mapping;
 use reactor::Handle;
-use share::{CELLS, DiskConfig, DiskId, DiskStats, Profile, ReactorId, Share, WaitReason};
+use share::{
+    CELLS, DiskConfig, DiskId, DiskStats, Profile, ReactorId, Share, ShareStats, WaitReason,
+};
 
 pub use error::StorageError;
 pub(crate) use reactor_queue::{Dispatched, Membership};
@@ -120,6 +122,11 @@ impl StorageDisk {
             waited_ns: stats.waited_ns + self.refused_ns.load(Ordering::Relaxed),
             ..stats
         }
+    }
+
+    /// Returns the state of the storage.
+    pub fn storage_stats(&self) -> ShareStats {
+        self.storage.share.stats()
     }
 
     /// Counts a request that the scheduler refused.

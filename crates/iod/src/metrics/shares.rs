@@ -66,8 +66,13 @@ mod tests {
     fn only_disks_that_share_a_storage_have_a_weight() {
         let disk = |id: &str| DiskStats::new(id, Backend::Null(512), 512);
         let share = DiskShare { weight: 400, ..DiskShare::default() };
-        let report =
-            ShareReport { share, waited_seconds: 1.5, waiting: 3, behind: None, splits: 7 };
+        let report = ShareReport {
+            share,
+            waited_seconds: 1.5,
+            waiting: 3,
+            splits: 7,
+            ..ShareReport::default()
+        };
         let mut page = Page::default();
         disks(&mut page, &[DiskStats { share: Some(report), ..disk("a") }, disk("b")]);
         let page = page.end();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::caps::{BYTES, QUEUES, Storm};
 use crate::common::*;
+use model::calibration::{PROFILE_FILE, ProfileReply};
 use model::report::{DiskStats, Stats};
 use model::share::DiskShare;
 use serde_json::{Value, json};
@@ -17,6 +18,27 @@ fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
     let mut spec = io.spec(id, json!({ "file": path }));
     (spec["queues"], spec["share"]) = (json!(QUEUES), share);
     caller.disk("disk.attach", spec);
+}
+
+/// Stores a profile of the storage of the folder.
+fn store(io: &Io) {
+    let folder = io.folder.path();
+    let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
+    store_profile(folder, device).unwrap();
+}
+
+/// Stores a profile with a change.
+fn store_changed(io: &Io, change: impl FnOnce(&mut Value)) {
+    store(io);
+    let path = io.folder.path().join(PROFILE_FILE);
+    let mut profile = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut profile);
+    std::fs::write(path, profile.to_string()).unwrap();
+}
+
+fn use_profile(io: &Io, caller: &mut Caller) -> ProfileReply {
+    let reply = caller.call("storage.profile", json!({ "path": io.folder.path() })).unwrap();
+    serde_json::from_value(reply).unwrap()
 }
 
 fn stats(caller: &mut Caller, id: &str) -> DiskStats {
@@ -41,22 +63,72 @@ fn disks_share_a_storage_by_their_weights() {
 
 fn disks_share_a_storage(reactors: &str) {
     let io = Io::start_with(&["--reactors", reactors]);
-    let folder = io.folder.path();
-    let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
-    store_profile(folder, device).unwrap();
     let mut caller = io.caller();
+    let live = reactors == "2";
+    if !live {
+        store(&io);
+    }
     attach(&io, &mut caller, "light", Value::Null);
     attach(&io, &mut caller, "heavy", json!({"weight": 400}));
     let storms = ["light", "heavy"].map(|id| Storm::start(&io, id, 4096));
+    if live {
+        // Guests run, and do not notice.
+        assert_eq!(use_profile(&io, &mut caller), ProfileReply::default());
+        assert_eq!(stats(&mut caller, "heavy").share, None);
+        store(&io);
+        let used = use_profile(&io, &mut caller);
+        assert_eq!(used.disks, ["heavy", "light"]);
+        assert!(used.profile.is_some() && used.notes.is_empty(), "{used:?}");
+    }
     let found = ratio([&storms[0], &storms[1]]);
     assert!((3.0..5.0).contains(&found), "{found}");
     let heavy = stats(&mut caller, "heavy").share.unwrap();
     assert_eq!(heavy.share, DiskShare { weight: 400, ..DiskShare::default() });
     assert!(heavy.waited_seconds > 0.0 && heavy.waiting > 10, "{heavy:?}");
+    assert_eq!(heavy.depth_seconds, 1e-4, "{heavy:?}");
+    if live {
+        // A profile of another depth.
+        store_changed(&io, |profile| profile["knee_ns"] = json!(80_000));
+        assert_eq!(use_profile(&io, &mut caller).disks, ["heavy", "light"]);
+        let depth = stats(&mut caller, "light").share.unwrap().depth_seconds;
+        assert!((depth - 8e-5).abs() < 1e-9, "{depth}");
+    }
     caller.disk("disk.weight", json!({"id": "light", "weight": 400}));
     let found = ratio([&storms[0], &storms[1]]);
     assert!((0.8..1.25).contains(&found), "{found}");
     for storm in storms {
         storm.end();
     }
+}
+
+#[test]
+fn a_profile_that_does_not_fit_is_not_used_and_says_so() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str); 3] = [
+        (|profile| profile["device"]["name"] = json!("sdz"), "another device"),
+        (|profile| profile["device"]["rotational"] = Value::Null, "the device has changed"),
+        (|profile| profile["knee_ns"] = json!(0), "knee is 0, allowed are"),
+    ];
+    for (change, told) in changes {
+        store_changed(&io, change);
+        let used = use_profile(&io, &mut caller);
+        assert!(used.profile.is_none() && used.disks.is_empty(), "{used:?}");
+        assert!(used.notes[0].contains(told) && used.notes[0].contains("--store"), "{used:?}");
+    }
+    // An attach works, and says the same.
+    let path = io.folder.path().join("d.raw");
+    std::fs::write(&path, vec![1; BYTES as usize]).unwrap();
+    let reply = caller.call("disk.attach", io.spec("d", json!({ "file": path }))).unwrap();
+    assert!(reply["notes"][0].as_str().unwrap().contains("allowed are"), "{reply}");
+    assert_eq!(stats(&mut caller, "d").share, None);
+    // The right one joins the disk.
+    store(&io);
+    assert_eq!(use_profile(&io, &mut caller).disks, ["d"]);
+    for (weight, fine) in [(0, false), (1, true), (1000, true), (1001, false), (u64::MAX, false)] {
+        let set = caller.call("disk.weight", json!({"id": "d", "weight": weight}));
+        assert_eq!(set.is_ok(), fine, "{weight}: {set:?}");
+    }
+    assert_eq!(stats(&mut caller, "d").share.unwrap().share.weight, 1000);
 }

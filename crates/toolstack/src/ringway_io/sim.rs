@@ -203,10 +203,7 @@ impl Datapath for SimPath {
                 caps: disk.spec.caps,
                 share: Some(ShareReport {
                     share: disk.spec.share.unwrap_or_default(),
-                    waited_seconds: 0.0,
-                    waiting: 0,
-                    behind: None,
-                    splits: 0,
+                    ..ShareReport::default()
                 }),
                 polling: Some(PollStats {
                     set: disk.spec.polling().resolve(),

@@ -3,20 +3,17 @@
 mod chart;
 mod text;
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _, stderr};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use model::calibration::{
-    Calibrate as Call, Calibration, MachineLoad, PROFILE_FILE, StorageProfile,
-};
+use model::calibration::{Calibrate as Call, Calibration, MachineLoad, PROFILE_FILE, ProfileReply};
 use model::spec::parse_size;
-use toolstack::ringway_io::RpcConnection;
+use toolstack::ringway_io::{HostSockets, RpcConnection};
 
 use super::private_io::with_ringway_io;
 
@@ -52,8 +49,8 @@ pub(crate) struct Calibrate {
     /// --short]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=600))]
     seconds: Option<u16>,
-    /// Store the profile in the folder: disks whose files are in it share the storage from their next
-    /// attach on, by their weights
+    /// Store the profile in the folder: disks with files on its storage share it by their weights,
+    /// attached ones at once
     #[arg(long, conflicts_with = "write")]
     store: bool,
     /// Write the matrix as a picture to this file
@@ -79,6 +76,7 @@ impl Calibrate {
             write: self.write,
             short: self.short,
             size_bytes: self.size,
+            store: self.store,
             seconds: self.seconds,
         };
         if self.store {
@@ -97,10 +95,8 @@ impl Calibrate {
         if let Some(file) = &mut picture {
             file.write_all(chart::svg(&found).as_bytes())?;
         }
-        if self.store {
-            let path = store(&call.path, &found.profile)
-                .with_context(|| format!("cannot store the profile in {}", call.path.display()))?;
-            writeln!(stderr(), "stored {}", path.display())?;
+        if let Some(own) = &found.stored {
+            tell_use(&call.path, own, self.control.as_deref()).await?;
         }
         let mut output = std::io::stdout().lock();
         if self.json {
@@ -118,16 +114,26 @@ fn create(path: &PathBuf) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Stores the profile in the folder, where every user may read it.
-fn store(folder: &Path, profile: &StorageProfile) -> anyhow::Result<PathBuf> {
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer_pretty(&mut file, profile)?;
-    writeln!(file)?;
-    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-    file.as_file().sync_all()?;
-    let path = folder.join(PROFILE_FILE);
-    file.persist(&path)?;
-    Ok(path)
+/// Tells which disks use the stored profile. Other processes of the host learn of it here.
+async fn tell_use(folder: &Path, own: &ProfileReply, asked: Option<&Path>) -> anyhow::Result<()> {
+    let mut replies = vec![own.clone()];
+    // A process that was named is the only one of concern.
+    let others = if asked.is_none() { HostSockets::of_host().controls() } else { Vec::new() };
+    for control in others {
+        let Ok(mut connection) = RpcConnection::connect(&control).await else { continue };
+        // A process of an earlier version has no such call; its disks learn at their next attach.
+        replies.extend(connection.storage_profile(folder).await.ok());
+    }
+    let disks: Vec<_> = replies.iter().flat_map(|reply| &reply.disks).map(String::as_str).collect();
+    let used = match disks.as_slice() {
+        [] => "disks use it from their next attach on".to_owned(),
+        disks => format!("in use by {}", disks.join(", ")),
+    };
+    writeln!(stderr(), "stored {}; {used}", folder.join(PROFILE_FILE).display())?;
+    for note in replies.iter().flat_map(|reply| &reply.notes) {
+        writeln!(stderr(), "note: {note}")?;
+    }
+    Ok(())
 }
 
 /// Measures the storage, and shows on a terminal how far it is.
