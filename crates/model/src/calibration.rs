@@ -12,6 +12,8 @@ pub const DEFAULT_CALIBRATE_S: u16 = 100;
 pub const DEFAULT_SHORT_S: u16 = 10;
 /// Shortest and longest time of the loads in seconds.
 pub const CALIBRATE_S: std::ops::RangeInclusive<u16> = 2..=600;
+/// Nanoseconds of a second.
+const NS: u64 = 1_000_000_000;
 /// Name of the file with the [`StorageProfile`] of a folder's storage, in that folder.
 pub const PROFILE_FILE: &str = ".ringway-profile";
 /// Version of [`StorageProfile`].
@@ -187,12 +189,25 @@ impl RequestCost {
 }
 
 impl StorageProfile {
+    /// Returns the summary: names and values of the knee and of the limits.
+    pub fn summary(&self) -> [(&'static str, u64); 5] {
+        let requests = |cost: RequestCost| NS / cost.of(4 << 10).max(1);
+        let bytes = |cost: RequestCost| (NS << 20) / cost.of(1 << 20).max(1);
+        [
+            ("profile-knee-us", self.knee_ns / 1000),
+            ("profile-read-iops", requests(self.reads)),
+            ("profile-read-bytes-per-second", bytes(self.reads)),
+            ("profile-write-iops", requests(self.writes)),
+            ("profile-write-bytes-per-second", bytes(self.writes)),
+        ]
+    }
+
     /// Returns how many machines with this load the storage serves before it is at its limit.
     pub fn machines(&self, load: &MachineLoad) -> u64 {
         let (read, write) = (self.reads.of(load.bytes), self.writes.of(load.bytes));
         let ns =
             u128::from(load.reads) * u128::from(read) + u128::from(load.writes) * u128::from(write);
-        u64::try_from(1_000_000_000 / ns.max(1)).unwrap_or(u64::MAX)
+        u64::try_from(u128::from(NS) / ns.max(1)).unwrap_or(u64::MAX)
     }
 }
 
@@ -322,6 +337,8 @@ mod tests {
         };
         let load: MachineLoad = "reads=50,writes=25,size=8K".parse().unwrap();
         assert_eq!((load.bytes, profile.machines(&load)), (8192, 1000));
+        let limits = profile.summary().map(|(_, value)| value);
+        assert_eq!(limits, [100, 100_000, 104_857_600_000, 50_000, 52_428_800_000]);
         for (text, told) in [
             ("reads=0", "neither"),
             ("reads=x", "whole number"),

@@ -1,8 +1,10 @@
 //! Simulated datapath and switch.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
+use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
@@ -11,7 +13,7 @@ use model::report::{
 };
 use model::rpc::{DiskReply, RpcError, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, FileRef, PollSpec};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{Datapath, DatapathError, FullDisks, Switch};
 use crate::boxed_future::BoxFuture;
@@ -36,6 +38,14 @@ impl DatapathProvider for SimPaths {
             ended.iter().for_each(|id| state.keep_disk(id));
             Ok(())
         })
+    }
+
+    fn calibrate(&self, sr: SrId, _folder: &Path) -> oneshot::Receiver<StorageProfile> {
+        let (found, profile) = oneshot::channel();
+        if let Some(known) = self.0.profile(sr) {
+            let _ = found.send(known);
+        }
+        profile
     }
 
     fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {

@@ -15,7 +15,7 @@ mod start;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -95,6 +95,11 @@ impl<T: ServedDevice> Supervisor<T> {
             keyed_locks,
             retrying: insists,
         }))
+    }
+
+    /// Returns the control socket.
+    pub(super) fn control(&self) -> &Path {
+        &self.control
     }
 
     /// Locks the stored specifications.

@@ -165,6 +165,10 @@ impl SrDriver for DirDriver {
         })
     }
 
+    fn folder(&self, sr: SrId) -> Option<PathBuf> {
+        self.of(sr).ok().map(|attached| attached.place)
+    }
+
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(async move {
             // The worker exits by itself when its connection closes.
