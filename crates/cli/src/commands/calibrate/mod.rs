@@ -1,6 +1,7 @@
 //! `ringway calibrate`: measures a storage and shows what it can do.
 
 mod chart;
+mod sr;
 mod text;
 
 use std::fs::File;
@@ -15,6 +16,7 @@ use model::calibration::{Calibrate as Call, Calibration, MachineLoad, PROFILE_FI
 use model::spec::parse_size;
 use toolstack::ringway_io::{HostSockets, RpcConnection};
 
+use self::sr::Sr;
 use super::private_io::with_ringway_io;
 
 /// Interval between two reports of the progress.
@@ -25,6 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   ringway calibrate /srv/vm-disks
   ringway calibrate /srv/vm-disks --store
+  ringway calibrate \"Local storage\" --store
   ringway calibrate /srv/vm-disks --svg /tmp/storage.svg --machine reads=50,writes=20,size=16K
   ringway calibrate /dev/nvme1n1 --short
 
@@ -34,7 +37,9 @@ name is written, measured and removed. A block device is only read, unless --wri
 users of the device are measured, too: ringway leaves them three quarters of the time.
 Exit codes: 0 done, 1 failed (the cause is on standard error), 2 wrong usage.")]
 pub(crate) struct Calibrate {
-    /// Folder of the storage, or a block device
+    /// Folder of the storage, a block device, or a storage repository of ringwayd by its name or UUID
+    /// (sr=NAME if a file has the same name)
+    #[arg(value_name = "PATH|SR")]
     path: PathBuf,
     /// Measure only what a profile needs, in 10 s
     #[arg(long)]
@@ -63,14 +68,27 @@ pub(crate) struct Calibrate {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Control socket of a running ringway-io that does the work [default: start one]
+    /// Control socket of a running ringway-io that does the work [default: that of the storage
+    /// repository, or a new one]
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL")]
     control: Option<PathBuf>,
+    /// Run directory of ringwayd, for one started with --state or --run [default: that of
+    /// /etc/ringway/ringwayd.toml]
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
 }
 
 impl Calibrate {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let path = std::path::absolute(&self.path)?;
+        let host = self.run.as_deref().map_or_else(HostSockets::of_host, HostSockets::in_run);
+        let sr = match sr::name_of(&self.path) {
+            Some(name) => Some(Sr::look_up(host.clone(), name).await?),
+            None => None,
+        };
+        let path = match &sr {
+            Some(sr) => sr.folder.clone(),
+            None => std::path::absolute(&self.path)?,
+        };
         let call = Call {
             path,
             write: self.write,
@@ -91,12 +109,20 @@ impl Calibrate {
         let measure = async |connection: &mut RpcConnection, control: &Path| {
             measure(&call, connection, control).await
         };
-        let found = with_ringway_io(self.control.as_deref(), measure).await?;
+        // Without disks, no process serves the SR.
+        let serves = sr.as_ref().map(|sr| &sr.control).filter(|control| is_served(control));
+        let control = self.control.as_ref().or(serves);
+        let found = with_ringway_io(control.map(PathBuf::as_path), measure).await?;
         if let Some(file) = &mut picture {
             file.write_all(chart::svg(&found).as_bytes())?;
         }
         if let Some(own) = &found.stored {
-            tell_use(&call.path, own, self.control.as_deref()).await?;
+            let others = if self.control.is_some() { Vec::new() } else { host.controls() };
+            let others = others.into_iter().filter(|other| Some(other) != control);
+            tell_use(&call.path, own, others.collect()).await?;
+            if let Some(sr) = &sr {
+                sr.show(&found.profile).await?;
+            }
         }
         let mut output = std::io::stdout().lock();
         if self.json {
@@ -115,10 +141,8 @@ fn create(path: &PathBuf) -> anyhow::Result<File> {
 }
 
 /// Tells which disks use the stored profile. Other processes of the host learn of it here.
-async fn tell_use(folder: &Path, own: &ProfileReply, asked: Option<&Path>) -> anyhow::Result<()> {
+async fn tell_use(folder: &Path, own: &ProfileReply, others: Vec<PathBuf>) -> anyhow::Result<()> {
     let mut replies = vec![own.clone()];
-    // A process that was named is the only one of concern.
-    let others = if asked.is_none() { HostSockets::of_host().controls() } else { Vec::new() };
     for control in others {
         let Ok(mut connection) = RpcConnection::connect(&control).await else { continue };
         // A process of an earlier version has no such call; its disks learn at their next attach.
@@ -134,6 +158,11 @@ async fn tell_use(folder: &Path, own: &ProfileReply, asked: Option<&Path>) -> an
         writeln!(stderr(), "note: {note}")?;
     }
     Ok(())
+}
+
+/// Returns whether a process accepts connections at a control socket.
+fn is_served(control: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(control).is_ok()
 }
 
 /// Measures the storage, and shows on a terminal how far it is.
