@@ -278,3 +278,30 @@ fn a_turn_ends_when_its_disk_stays_idle() {
     assert_eq!(queue.deadline(), Some(3 * MS));
     assert_eq!(queue.next(4 * MS).map(|dispatch| dispatch.key), Some(2));
 }
+
+#[test]
+fn what_fails_at_once_is_charged_as_a_request_without_bytes() {
+    let share = open(&memory(), 1);
+    let (first, second) = (add(&share), add(&share));
+    let mut queue = Queue::open(&share).unwrap();
+    let permits = fill(&mut queue, first, second, MS);
+    permits.into_iter().for_each(|permit| queue.complete(permit, MS));
+    // More than half of the knee, so it is charged.
+    let write = Op { kind: OpKind::Write, bytes: 8 << 20, ..READ };
+    let cost = COST + (8 << 20) / 10;
+    let tag = |share: &Share<Memory>| share.disk(second).disk(DiskCell::Tag).load(Relaxed);
+    let mut refund = |after: u64| {
+        let Submitted::Send(permit) = queue.submit(second, write, 7, MS) else {
+            panic!("it waits")
+        };
+        let charged = (tag(&share), share.disk_stats(second).served_ns);
+        queue.fail(permit, MS + after);
+        (charged.0 - tag(&share), charged.1 - share.disk_stats(second).served_ns)
+    };
+    assert_eq!(refund(10), (cost - COST, cost - COST));
+    // One that took a while is charged for that.
+    assert_eq!(refund(5 * COST), (cost - 5 * COST, cost - 5 * COST));
+    // A device that reports an error of its own took its time.
+    assert_eq!(refund(1000 * MS), (0, 0));
+    assert_eq!(share.stats().in_flight, 0);
+}
