@@ -59,12 +59,16 @@ fn every_verb_in_every_phase() {
         (Active, Caps, work(Caps, Active)),
         (Paused, Caps, work(Caps, Paused)),
         (StableState::Refused, Caps, Err(NotOpen)),
+        (Attached, Weight, work(Weight, Attached)),
+        (Active, Weight, work(Weight, Active)),
+        (Paused, Weight, work(Weight, Paused)),
+        (StableState::Refused, Weight, Err(NotOpen)),
         (Attached, Restore, Err(Exists)),
         (Active, Restore, Err(Exists)),
         (Paused, Restore, Err(Exists)),
         (StableState::Refused, Restore, Err(Exists)),
     ];
-    // Exports start and end in every open state, and polling and shares can be changed there.
+    // Exports start and end in every open state, and polling can be changed and a profile used there.
     let open = [Attached, Active, Paused].map(|stable_state| {
         [Export, Unexport, Poll, Weight, Profile]
             .map(|verb| (stable_state, verb, work(verb, stable_state)))

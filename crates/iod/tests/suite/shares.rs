@@ -1,14 +1,16 @@
 //! Disks that share one storage by their weights.
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use crate::caps::{BYTES, QUEUES, Storm};
 use crate::common::*;
 use model::calibration::{PROFILE_FILE, ProfileReply};
-use model::report::{DiskStats, Stats};
+use model::report::{DiskState, DiskStats, Stats};
 use model::share::DiskShare;
 use serde_json::{Value, json};
+use testkit::process::eventually;
 use testkit::rounds;
 use testkit::storage::store_profile;
 
@@ -47,12 +49,18 @@ fn stats(caller: &mut Caller, id: &str) -> DiskStats {
     stats.disks.into_iter().next().unwrap()
 }
 
-/// Returns how many requests the second storm completes for each of the first one.
-fn ratio(storms: [&Storm; 2]) -> f64 {
-    let before = storms.map(Storm::requests);
-    std::thread::sleep(Duration::from_secs(rounds(2, 60) as u64));
-    let [one, other] = [0, 1].map(|at| (storms[at].requests() - before[at]) as f64);
-    other / one
+/// Waits until the second storm completes this many requests for each of the first one. Weights
+/// decide only while requests wait for the storage, and a busy host may have no CPU for them.
+fn wait_for_ratio(storms: [&Storm; 2], expected: Range<f64>) {
+    let mut found = Vec::new();
+    let mut is_so = || {
+        let before = storms.map(Storm::requests);
+        std::thread::sleep(Duration::from_secs(rounds(1, 10) as u64));
+        let [one, other] = [0, 1].map(|at| (storms[at].requests() - before[at]) as f64);
+        found.push(other / one);
+        expected.contains(&(other / one))
+    };
+    assert!((0..30).any(|_| is_so()), "{found:?} is never in {expected:?}");
 }
 
 #[test]
@@ -80,22 +88,21 @@ fn disks_share_a_storage(reactors: &str) {
         assert_eq!(used.disks, ["heavy", "light"]);
         assert!(used.profile.is_some() && used.notes.is_empty(), "{used:?}");
     }
-    let found = ratio([&storms[0], &storms[1]]);
-    assert!((3.0..5.0).contains(&found), "{found}");
+    wait_for_ratio([&storms[0], &storms[1]], 3.0..5.0);
     let heavy = stats(&mut caller, "heavy").share.unwrap();
     assert_eq!(heavy.share, DiskShare { weight: 400, ..DiskShare::default() });
     assert!(heavy.waited_seconds > 0.0 && heavy.waiting > 10, "{heavy:?}");
-    assert_eq!(heavy.depth_seconds, 1e-4, "{heavy:?}");
+    // High latency on a busy host makes it half of the knee at least.
+    assert!((5e-5..=1e-4).contains(&heavy.depth_seconds) && heavy.in_flight > 0, "{heavy:?}");
     if live {
         // A profile of another depth.
-        store_changed(&io, |profile| profile["knee_ns"] = json!(80_000));
+        store_changed(&io, |profile| profile["knee_ns"] = json!(40_000));
         assert_eq!(use_profile(&io, &mut caller).disks, ["heavy", "light"]);
         let depth = stats(&mut caller, "light").share.unwrap().depth_seconds;
-        assert!((depth - 8e-5).abs() < 1e-9, "{depth}");
+        assert!((2e-5..=4e-5).contains(&depth), "{depth}");
     }
     caller.disk("disk.weight", json!({"id": "light", "weight": 400}));
-    let found = ratio([&storms[0], &storms[1]]);
-    assert!((0.8..1.25).contains(&found), "{found}");
+    wait_for_ratio([&storms[0], &storms[1]], 0.8..1.25);
     for storm in storms {
         storm.end();
     }
@@ -131,4 +138,32 @@ fn a_profile_that_does_not_fit_is_not_used_and_says_so() {
         assert_eq!(set.is_ok(), fine, "{weight}: {set:?}");
     }
     assert_eq!(stats(&mut caller, "d").share.unwrap().share.weight, 1000);
+}
+
+#[test]
+fn a_weight_survives_a_kill_and_an_upgrade() {
+    let mut io = Io::start();
+    store(&io);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, "d", json!({"weight": 400}));
+    attach(&io, &mut caller, "e", json!({"floor_iops": 50}));
+    caller.disk("disk.weight", json!({"id": "d", "weight": 7, "floor_bytes": 4096}));
+    let expected = [
+        DiskShare { weight: 7, floor_bytes: Some(4096), ..DiskShare::default() },
+        DiskShare { floor_iops: Some(50), ..DiskShare::default() },
+    ];
+    let shares = |caller: &mut Caller| ["d", "e"].map(|id| stats(caller, id).share.unwrap().share);
+    for _ in 0..2 {
+        caller.call("upgrade", Value::Null).unwrap();
+        caller = io.caller();
+        assert_eq!(shares(&mut caller), expected, "after an upgrade");
+        let serves = caller.stats().pid;
+        eventually("one worker", || io.process.worker_pid().unwrap() == Some(serves));
+        io.process.worker().unwrap().unwrap().kill().unwrap();
+        io.process.next_worker(Some(serves)).unwrap();
+        caller = io.caller();
+        let is_open = |caller: &mut Caller, id| caller.state(id) == Some(DiskState::Active);
+        eventually("restored", || ["d", "e"].iter().all(|id| is_open(&mut caller, id)));
+        assert_eq!(shares(&mut caller), expected, "after a kill");
+    }
 }
