@@ -70,11 +70,10 @@ fn every_verb_in_every_phase() {
     ];
     // Exports start and end in every open state, and polling can be changed and a profile used there.
     let open = [Attached, Active, Paused].map(|stable_state| {
-        [Export, Unexport, Poll, Weight, Profile]
-            .map(|verb| (stable_state, verb, work(verb, stable_state)))
+        [Export, Unexport, Poll, Profile].map(|verb| (stable_state, verb, work(verb, stable_state)))
     });
-    let shut = [Export, Unexport, Poll, Weight, Profile]
-        .map(|verb| (StableState::Refused, verb, Err(NotOpen)));
+    let shut =
+        [Export, Unexport, Poll, Profile].map(|verb| (StableState::Refused, verb, Err(NotOpen)));
     let exports = open.into_iter().flatten().chain(shut);
     let cases: Vec<_> = cases.into_iter().chain(exports).collect();
     assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
