@@ -153,3 +153,28 @@ fn a_storage_repository_is_measured_by_its_name_or_uuid() {
     ]);
     assert!(knee.parse::<u64>().unwrap() > 0, "{knee}");
 }
+
+/// Runs `ringway calibrate` on a folder that `mount` has changed in a mount namespace of its own.
+fn calibrate_mounted(mount: &str) -> String {
+    let folder = folder();
+    let script = format!("{mount} && exec \"$2\" calibrate \"$1\" --store --short --seconds 2");
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-e", "-c", &script, "sh"])
+        .arg(folder.path())
+        .arg(env!("CARGO_BIN_EXE_ringway"))
+        .env_remove("RINGWAY_CONTROL")
+        .output()
+        .expect("needs root and `unshare` of Debian's util-linux");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    text(&output.stderr)
+}
+
+#[test]
+fn full_and_read_only_storage_is_not_measured() {
+    let error = calibrate_mounted("mount -t tmpfs -o size=100m none \"$1\"");
+    assert!(error.contains("104857600 free bytes; a measurement writes at least"), "{error}");
+    let read_only = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
+    let error = calibrate_mounted(read_only);
+    assert!(error.contains("cannot create a file in") && error.contains("Read-only"), "{error}");
+}
