@@ -9,6 +9,7 @@ use image::map::PagePool;
 use image::qcow2::{Access, Header, Qcow2Format};
 use image::{ImageError, PlainFile, run_now};
 
+use crate::charged_file::ChargedFile;
 use crate::disk::{MappedDisk, MappedOptions};
 use crate::source::{ImageSource, JournalSource};
 
@@ -51,7 +52,7 @@ impl MappedDisk {
             read_only,
             below: below.as_ref().map(|below| below.geometry().size),
         };
-        let header = run_now(Header::read(&*source.file()?))?;
+        let header = run_now(Header::read(&source.file()?))?;
         header.check_access(if read_only { Access::Read } else { Access::Write })?;
         let block_size = match header.has_extended_l2() && !read_only {
             true => header.block_bytes(),
@@ -101,18 +102,19 @@ struct Qcow2Source {
 
 impl Qcow2Source {
     /// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
-    fn file(&self) -> Result<Arc<PlainFile>, ImageError> {
+    fn file(&self) -> Result<ChargedFile, ImageError> {
         let fd = Arc::clone(self.file.handover().0);
-        let file = match self.direct {
+        let plain = match self.direct {
             Some(alignment) => PlainFile::direct(fd, alignment as usize),
-            None => return Ok(Arc::new(PlainFile::shared(fd))),
+            None => Ok(PlainFile::shared(fd)),
         };
-        file.map(Arc::new).map_err(ImageError::io("open", 0))
+        let plain = plain.map_err(ImageError::io("open", 0))?;
+        Ok(ChargedFile::new(plain, Arc::clone(&self.file), self.direct.is_some()))
     }
 }
 
 impl ImageSource for Qcow2Source {
-    type Format = Qcow2Format<Arc<PlainFile>>;
+    type Format = Qcow2Format<ChargedFile>;
 
     fn open(&self) -> Result<Self::Format, ImageError> {
         let (file, has_below) = (self.file()?, self.below.is_some());
