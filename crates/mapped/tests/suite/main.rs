@@ -3,3 +3,4 @@
 
 mod chains;
 mod layers;
+mod shares;
