@@ -7,7 +7,7 @@ use super::text::{MetricType, Page};
 /// Name, type, unit, help and value of a family.
 type Row = (&'static str, MetricType, Option<&'static str>, &'static str, fn(&ShareReport) -> f64);
 
-const FAMILIES: [Row; 4] = [
+const FAMILIES: [Row; 5] = [
     (
         "ringway_disk_share_waited_seconds",
         MetricType::Counter,
@@ -28,6 +28,13 @@ const FAMILIES: [Row; 4] = [
         None,
         "Requests that wait for the disk's share of its storage.",
         |report| report.waiting as f64,
+    ),
+    (
+        "ringway_disk_share_depth_seconds",
+        MetricType::Gauge,
+        Some("seconds"),
+        "Device time that may be in flight on the disk's storage.",
+        |report| report.depth_seconds,
     ),
     (
         "ringway_disk_weight",
@@ -71,6 +78,7 @@ mod tests {
             waited_seconds: 1.5,
             waiting: 3,
             splits: 7,
+            depth_seconds: 0.5,
             ..ShareReport::default()
         };
         let mut page = Page::default();
@@ -79,6 +87,7 @@ mod tests {
         for sample in [
             "ringway_disk_share_waited_seconds_total{disk=\"a\"} 1.5",
             "ringway_disk_share_splits_total{disk=\"a\"} 7",
+            "ringway_disk_share_depth_seconds{disk=\"a\"} 0.5",
             "ringway_disk_share_waiting{disk=\"a\"} 3",
             "ringway_disk_weight{disk=\"a\"} 400",
         ] {

@@ -3,7 +3,8 @@
 //! # Layout
 //! `<uuid>.raw` is a sparse volume. `.ringway-sr` names the SR of the directory, so that a mount
 //! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
-//! volumes that guests know with the block size of the storage. `.new-*` are incomplete files of a
+//! volumes that guests know with the block size of the storage. `.ringway-profile` is the profile of
+//! the storage (`model::calibration`). `.new-*` are incomplete files of a
 //! crash, which the next attach removes. All other files are ignored.
 //!
 //! A new file is written under another name, synced, renamed, and the directory is synced. So it is
