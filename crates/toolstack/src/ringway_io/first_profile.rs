@@ -11,6 +11,7 @@ use model::spec::DiskSpec;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::rpc_client::task;
 use super::supervisor::Supervisor;
 use super::{DatapathError, RpcConnection};
 
@@ -91,7 +92,9 @@ async fn measure(
     extent: CalibrationExtent,
     supervisor: &Arc<Supervisor<DiskSpec>>,
 ) -> Result<StorageProfile, DatapathError> {
-    supervisor.ready(true).await?;
+    let starting = Arc::clone(supervisor);
+    // A start that is interrupted would leave a process that nothing watches.
+    task(async move { starting.ready(true).await }).await?;
     // Not one of the pool: it is in use for long.
     let mut connection = RpcConnection::connect(supervisor.control()).await?;
     let present = connection.storage_profile(folder).await?;
