@@ -34,7 +34,8 @@
 //! one for 100 ms tightens it by a tenth, down to half of the knee. It recovers in steps.
 //!
 //! **Flushes, metadata and urgent requests never wait.** Their cost becomes debt, which the disk pays
-//! at its next dispatch, at its weight of that time.
+//! at its next dispatch, at its weight of that time. A request that fails at once is charged as one
+//! without bytes.
 //!
 //! **Floors go first**, but get at most four fifths of the time while others wait.
 //!
