@@ -120,6 +120,8 @@ fn is_served(op: SrOp) -> bool {
             | SrOp::VdiIntroduce
             | SrOp::VdiDestroy
             | SrOp::VdiResize
+            | SrOp::VdiClone
+            | SrOp::VdiSnapshot
             | SrOp::PbdCreate
             | SrOp::PbdDestroy
     )
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn what_is_shown_in_each_state() {
         let here = "scan plug unplug update vdi_create vdi_introduce vdi_destroy vdi_resize \
-                    pbd_create";
+                    vdi_clone vdi_snapshot pbd_create";
         assert_eq!(names(&attached()), here);
         let full = SrFacts { has_vdi: true, ..attached() };
         assert_eq!(names(&full), here);
@@ -172,7 +174,7 @@ mod tests {
             (SrOp::PbdDestroy, &SrFacts::default(), Refusal::SrNoPbd),
             (SrOp::Scan, &away, Refusal::SrNotAttached),
             (SrOp::VdiCreate, &away, Refusal::SrNotAttached),
-            (SrOp::VdiSnapshot, &full, Refusal::NotImplemented),
+            (SrOp::VdiMirror, &full, Refusal::NotImplemented),
         ] {
             assert_eq!(check(op, sr), Err(refusal), "{op:?}");
         }
@@ -180,7 +182,14 @@ mod tests {
 
     #[test]
     fn only_operations_on_disks_run_beside_each_other() {
-        let of_disk = [SrOp::VdiCreate, SrOp::VdiIntroduce, SrOp::VdiDestroy, SrOp::VdiResize];
+        let of_disk = [
+            SrOp::VdiCreate,
+            SrOp::VdiIntroduce,
+            SrOp::VdiDestroy,
+            SrOp::VdiResize,
+            SrOp::VdiClone,
+            SrOp::VdiSnapshot,
+        ];
         let sr = attached();
         for op in allowed(&sr) {
             for &other in SrOp::ALL {

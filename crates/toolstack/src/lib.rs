@@ -78,6 +78,11 @@
 //! worker that does not answer in time is abandoned and replaced. Places that are not attached have
 //! workers of their own, so attaching a dead one holds up no other.
 //!
+//! **A snapshot puts a new image over a volume's images** ([`sr::dir`], [`machines`]). The SR's record
+//! names the image, the datapath that serves the volume creates it and goes on in it, and the record
+//! says so. If no datapath serves the volume, its `ringway-io` creates the image only. After a crash
+//! between two of these steps both states have the same content.
+//!
 //! **Each SR has a `ringway-io`** ([`ringway_io`]), so an SR is a fault domain of the datapath too.
 //! It outlives the daemon, is found again by its control socket, and is replaced when it dies. A
 //! file for each served device is beside its sockets. When keeper and worker have both died, a new

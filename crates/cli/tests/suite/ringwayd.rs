@@ -88,8 +88,41 @@ fn refusals_are_told_as_xenserver_does() {
     assert!(error.contains(&format!("vdi: {} (disk)\n", machine.disk)), "{error}");
     let error = fails(&["vbd-plug", &format!("uuid={}", machine.device)]);
     assert!(error.starts_with("The machine has this device already.\n"), "{error}");
-    let error = fails(&["vm-snapshot", "vm=a", "new-name-label=b"]);
+    let error = fails(&["vm-checkpoint", "vm=a", "new-name-label=b"]);
     assert!(error.starts_with("The call is known and this server does not do it.\n"), "{error}");
+}
+
+#[test]
+fn the_life_of_a_snapshot() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+    let machine = Machine::make(&daemon, "a");
+    xe(&["vm-start", "vm=a"]);
+    let snapshot = xe(&["vm-snapshot", "vm=a", "new-name-label=before"]);
+    let uuid = format!("snapshot-uuid={snapshot}");
+    assert_eq!(xe(&["snapshot-list", "name-label=before", "--minimal"]), snapshot);
+    let disks = || xe(&["vdi-list", "--minimal"]).split(',').count();
+    let before = disks();
+    xe(&["snapshot-revert", &uuid]);
+    let state = ["vm-list", "name-label=a", "params=power-state", "--minimal"];
+    assert_eq!((xe(&state).as_str(), disks()), ("halted", before));
+    let gone = daemon.xe_output(&["vdi-destroy", &format!("uuid={}", machine.disk)]).unwrap();
+    assert!(!gone.status.success(), "a clone has its place");
+    let template = xe(&["snapshot-clone", &uuid, "new-name-label=t"]);
+    let install = ["vm-install", "template=t", "new-name-label=b"];
+    let made = xe(&install);
+    // Each machine has the disk of its template and another one.
+    assert_eq!(disks(), before + 4);
+    xe(&["vm-start", "vm=b"]);
+    xe(&["vm-uninstall", &format!("uuid={made}"), "--force"]);
+    xe(&["template-uninstall", &format!("template-uuid={template}"), "--force"]);
+    let machine = daemon.xe_output(&["snapshot-uninstall", &format!("uuid={}", machine.uuid)]);
+    let error = String::from_utf8(machine.unwrap().stderr).unwrap();
+    assert!(error.contains("this is no snapshot"), "{error}");
+    xe(&["snapshot-uninstall", &uuid, "--force"]);
+    assert_eq!(disks(), before - 2);
+    let copied = xe(&["vm-copy", "vm=a", "new-name-label=c"]);
+    assert_eq!((xe(&["vm-list", "name-label=c", "--minimal"]), disks()), (copied, before));
 }
 
 #[test]

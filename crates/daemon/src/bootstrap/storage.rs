@@ -15,13 +15,15 @@ use crate::db::{Ref, Tx};
 use crate::random;
 
 /// Features of a driver. All drivers of Ringway have the same features, each in version 1.
-const FEATURES: [&str; 7] = [
+const FEATURES: [&str; 9] = [
     "VDI_CREATE",
     "VDI_DELETE",
     "VDI_ATTACH",
     "VDI_DETACH",
     "VDI_ACTIVATE",
     "VDI_DEACTIVATE",
+    "VDI_CLONE",
+    "VDI_SNAPSHOT",
     "VDI_RESIZE",
 ];
 

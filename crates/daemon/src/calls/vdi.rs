@@ -2,6 +2,7 @@
 
 mod create;
 mod resize;
+mod snapshot;
 
 use model::refusal::Refusal;
 use model::sr::SrOp;
@@ -16,10 +17,11 @@ use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::errors::{About, refused};
 use crate::facts;
 use crate::ops::current_ops::{CurrentOp, CurrentOps};
-use crate::ops::run::{OpCaller, at_once, gated, gone};
+use crate::ops::run::{OpCaller, at_once, cancellable, gated, gone};
 use crate::records::fields::{reference, uuid};
 
 pub(super) use create::{create_disk, destroy_disk};
+pub(super) use snapshot::{clone_disk, copy_disk, snapshot_disks};
 
 pub(super) const CALLS: super::Calls = &[
     ("VDI.create", Handler::Long(|ctx, args| Box::pin(create::create(ctx, args)))),
@@ -29,9 +31,9 @@ pub(super) const CALLS: super::Calls = &[
     ("VDI.update", gated!(may_begin, create::update, VdiOp::Update)),
     ("VDI.resize", Handler::Gated(resize::may_begin, |ctx, args| Box::pin(resize::run(ctx, args)))),
     ("VDI.resize_online", gated!(may_begin, resize::online, VdiOp::ResizeOnline)),
-    ("VDI.clone", gated!(may_begin, not_here, VdiOp::Clone)),
-    ("VDI.copy", gated!(may_begin, not_here, VdiOp::Copy)),
-    ("VDI.snapshot", gated!(may_begin, not_here, VdiOp::Snapshot)),
+    ("VDI.clone", gated!(may_begin, snapshot::clone, VdiOp::Clone)),
+    ("VDI.copy", cancellable!(may_begin, snapshot::copy, VdiOp::Copy)),
+    ("VDI.snapshot", gated!(may_begin, snapshot::snapshot, VdiOp::Snapshot)),
     ("VDI.enable_cbt", gated!(may_begin, not_here, VdiOp::EnableCbt)),
     ("VDI.disable_cbt", gated!(may_begin, not_here, VdiOp::DisableCbt)),
     ("VDI.data_destroy", gated!(may_begin, not_here, VdiOp::DataDestroy)),

@@ -6,6 +6,7 @@ mod disks;
 mod memory;
 mod provision;
 mod queries;
+mod snapshot;
 
 use model::machine::MAX_VCPUS;
 use model::refusal::Refusal;
@@ -28,7 +29,9 @@ pub(super) const CALLS: super::Calls = &[
     ("VM.create", Handler::Short(create::create)),
     ("VM.destroy", gated!(may_begin, create::destroy, VmOp::Destroy)),
     ("VM.clone", gated!(may_begin, clone::clone, VmOp::Clone)),
-    ("VM.copy", gated!(may_begin, not_here, VmOp::Copy)),
+    ("VM.snapshot", gated!(may_begin, snapshot::snapshot, VmOp::Snapshot)),
+    ("VM.revert", gated!(may_begin, snapshot::revert, VmOp::Revert)),
+    ("VM.copy", cancellable!(may_begin, clone::copy, VmOp::Copy)),
     ("VM.provision", cancellable!(may_begin, provision::provision, VmOp::Provision)),
     ("VM.set_is_a_template", Handler::Short(set_is_a_template)),
     ("VM.set_VCPUs_max", Handler::Short(|ctx, args| vcpus(ctx, args, vm::Field::VCPUs_max))),

@@ -50,10 +50,8 @@ handlers! {
     "suspend" Suspend;
     "resume" Resume;
     "resume_on" ResumeOn;
-    "snapshot" Snapshot;
     "snapshot_with_quiesce" SnapshotWithQuiesce;
     "checkpoint" Checkpoint;
-    "revert" Revert;
     "pool_migrate" PoolMigrate;
     "migrate_send" MigrateSend;
     "send_sysrq" SendSysrq;
@@ -130,6 +128,20 @@ fn plan_of(op: VmOp, paused: bool) -> Option<MachineOp> {
         VmOp::PowerStateReset => MachineOp::Reset,
         _ => return None,
     })
+}
+
+/// Carries out an operation of a VM as part of another one.
+///
+/// # Errors
+/// Those of the operation.
+pub(super) async fn carry_out(
+    ctx: &Ctx,
+    machine: &Ref,
+    op: VmOp,
+    plan: MachineOp,
+) -> Result<(), ApiError> {
+    let ended = run(ctx, machine, op, plan).await;
+    ended.map_err(|error| failed(&ctx.app.db, error, &About::vm(machine, op)))
 }
 
 async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), OpError> {

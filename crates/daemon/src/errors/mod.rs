@@ -100,6 +100,7 @@ pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError 
         SrError::Late { .. } => backend("TIMEOUT"),
         SrError::Config { .. } => backend("CONFIG"),
         SrError::NotAttached => codes::sr_not_attached(sr.as_str()),
+        SrError::NoSnapshots => codes::sr_operation_not_supported(sr.as_str()),
         SrError::Vanished { .. } => backend("VANISHED"),
         SrError::NoVolume(id) => {
             let vdi = vdi.map_or_else(|| id.to_string(), Ref::to_string);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::id::Uuid;
-use toolstack::sr::{Space, SrError, Volume};
+use toolstack::sr::{SnapshotOf, Space, SrError, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
@@ -106,7 +106,7 @@ pub(crate) fn found(
         }
         sum = sum.saturating_add(bytes(&tx.view(), &disk, vdi::Field::virtual_size)?);
     }
-    let mut duplicate_volumes = Vec::new();
+    let (mut duplicate_volumes, mut snapshots) = (Vec::new(), Vec::new());
     for volume in there.into_values() {
         let name = volume.vdi.to_string();
         if let Ok(other) = tx.view().by_uuid(&vdi::CLASS, &name).cloned() {
@@ -127,6 +127,17 @@ pub(crate) fn found(
         )?;
         sizes(tx, &disk, volume)?;
         sum = sum.saturating_add(volume.virtual_bytes);
+        if let Some(SnapshotOf { vdi, unix_seconds }) = volume.snapshot_of {
+            snapshots.push((disk, vdi, Date(unix_seconds)));
+        }
+    }
+    // All volumes have records by now.
+    for (disk, of, at) in snapshots {
+        tx.set(&disk, vdi::Field::is_a_snapshot, Value::Bool(true))?;
+        tx.set(&disk, vdi::Field::snapshot_time, Value::Date(at))?;
+        if let Ok(of) = tx.view().by_uuid(&vdi::CLASS, &of.to_string()).cloned() {
+            tx.set(&disk, vdi::Field::snapshot_of, of.value())?;
+        }
     }
     tx.set(place, sr::Field::virtual_allocation, size(sum))?;
     measured(tx, place, space)?;

@@ -15,5 +15,6 @@ mod interfaces;
 mod interrupted_ops;
 mod power;
 mod simulated_host;
+mod snapshots;
 mod storage;
 mod volume_locks;

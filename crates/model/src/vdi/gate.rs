@@ -69,7 +69,14 @@ fn is_live(op: VdiOp) -> bool {
 fn is_served(op: VdiOp) -> bool {
     matches!(
         op,
-        VdiOp::Resize | VdiOp::ResizeOnline | VdiOp::Destroy | VdiOp::Forget | VdiOp::Update
+        VdiOp::Clone
+            | VdiOp::Copy
+            | VdiOp::Snapshot
+            | VdiOp::Resize
+            | VdiOp::ResizeOnline
+            | VdiOp::Destroy
+            | VdiOp::Forget
+            | VdiOp::Update
     )
 }
 

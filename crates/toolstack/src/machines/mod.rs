@@ -32,6 +32,7 @@ mod op_hooks;
 mod op_loop;
 mod op_queue;
 mod records;
+mod snapshots;
 mod step_error;
 mod step_runner;
 mod storage;
@@ -55,6 +56,7 @@ pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
 pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};
 pub use op_hooks::{MachinesConfig, OpError, OpHooks, QUEUE_DEADLINE};
 pub use records::{DiskRecord, MachineRecord, Records, VifRecord, VolumeRef};
+pub use snapshots::SnapshotPlan;
 pub use step_error::StepError;
 
 use crate::boxed_future::BoxFuture;

@@ -264,6 +264,7 @@ fn is_nothing_done(error: &SrError) -> bool {
         | SrError::NotAttached
         | SrError::Vanished { .. }
         | SrError::Config { .. }
+        | SrError::NoSnapshots
         | SrError::NotEmpty { .. }
         | SrError::Full { .. } => true,
         SrError::Late { .. } | SrError::Os { .. } | SrError::Worker(_) => false,

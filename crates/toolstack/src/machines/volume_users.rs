@@ -47,6 +47,13 @@ impl VolumeUsers {
         all.get(&vdi).and_then(|volume| volume.users.get(&vbd)).copied().unwrap_or_default()
     }
 
+    /// Returns the users of a volume.
+    pub(super) fn users(&self, vdi: VdiId) -> Vec<(VbdId, VolumeState)> {
+        let all = self.lock();
+        let users = all.get(&vdi).into_iter().flat_map(|volume| &volume.users);
+        users.map(|(vbd, state)| (*vbd, *state)).collect()
+    }
+
     /// Returns the combined state of the other slots.
     pub(super) fn others(&self, vdi: VdiId, vbd: VbdId) -> VolumeState {
         let all = self.lock();

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use model::image::{ImageConvert, ImageSnapshotCall};
 use model::report::Stats;
-use model::rpc::DiskReply;
+use model::rpc::{DiskReply, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 
 use super::DatapathError;
@@ -23,6 +24,23 @@ pub trait Datapath: fmt::Debug + Send + Sync {
     fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Applies a grown size of the backend. Returns the size in bytes.
     fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>>;
+    /// Puts a new image over each of these disks, all at one instant.
+    fn snapshot<'a>(
+        &'a self,
+        disks: &'a [SnapshotDisk],
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Creates an image over another one that no program writes.
+    fn create_layer<'a>(
+        &'a self,
+        layer: &'a ImageSnapshotCall,
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Copies a disk to a new image file. Reports the part that is done now and then. The copy ends
+    /// when the future is dropped.
+    fn convert<'a>(
+        &'a self,
+        convert: &'a ImageConvert,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Changes the caps of a disk.
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Changes the share of a disk in its storage.

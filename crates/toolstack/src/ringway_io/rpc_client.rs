@@ -14,6 +14,9 @@ use super::spec_store::SpecStore;
 use super::supervisor::Supervisor;
 use crate::boxed_future::BoxFuture;
 
+/// Prefix of the methods on image files. They need a process, but no disk.
+const IMAGE_CALLS: &str = "image.";
+
 /// Client of one `ringway-io`.
 #[derive(Debug)]
 pub(super) struct RpcClient<T> {
@@ -47,6 +50,14 @@ impl<'a> RpcCall<'a> {
     }
 }
 
+impl RpcCall<'static> {
+    /// Creates a call that may wait for storage and changes no single disk or NIC.
+    pub(super) fn of_all(method: &'static str, params: Value) -> Self {
+        let (kind, until) = (Kind::Step, Instant::now() + Kind::Step.deadline());
+        Self { kind, method, params, item: None, until, lock_until_answer: false }
+    }
+}
+
 /// Runs work to its end, even if the caller stops waiting: the stored specification must match the
 /// effect.
 pub(super) fn task<R: Send + 'static>(
@@ -72,7 +83,7 @@ impl<T: ServedDevice> RpcClient<T> {
         note: impl Fn(&mut SpecStore<T>, &Result<Value, DatapathError>),
     ) -> Result<Value, DatapathError> {
         let RpcCall { kind, method, .. } = rpc_call;
-        let start = method == T::ATTACH;
+        let start = method == T::ATTACH || method.starts_with(IMAGE_CALLS);
         self.supervisor.ready(start).await?;
         loop {
             let answer = self.call_once(&rpc_call, &note).await;

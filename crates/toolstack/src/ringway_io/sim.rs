@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
+use model::image::{ImageConvert, ImageSnapshotCall};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
     PollStats, QueuePolling, ShareReport, Stats,
 };
-use model::rpc::{DiskReply, RpcError, code};
+use model::rpc::{DiskReply, RpcError, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, FileRef, PollSpec};
 use tokio::sync::{mpsc, oneshot};
 
@@ -180,6 +181,34 @@ impl Datapath for SimPath {
             let volume = self.sim.state().volumes.get(&(self.sr, vdi)).copied();
             Ok(volume.unwrap_or_default().bytes)
         })
+    }
+
+    fn snapshot<'a>(
+        &'a self,
+        disks: &'a [SnapshotDisk],
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        // A simulated volume has no data, so it has no new image.
+        Box::pin(self.call((CallKind::Snapshot, ""), move |state| {
+            let none = disks.iter().find(|disk| !state.disks.contains_key(&disk.id));
+            let why = |disk: &SnapshotDisk| format!("there is no disk {}", disk.id);
+            none.map_or(Ok(()), |disk| Err(refused(CallKind::Snapshot, why(disk))))
+        }))
+    }
+
+    fn create_layer<'a>(
+        &'a self,
+        _layer: &'a ImageSnapshotCall,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::CreateLayer, ""), |_| Ok(())))
+    }
+
+    fn convert<'a>(
+        &'a self,
+        _convert: &'a ImageConvert,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        progress(0.5);
+        Box::pin(self.call((CallKind::Convert, ""), |_| Ok(())))
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

@@ -246,6 +246,11 @@ impl Sim {
         self.state().leftovers()
     }
 
+    /// Returns the number of volumes of all SRs.
+    pub fn volumes(&self) -> usize {
+        self.state().volumes.len()
+    }
+
     /// Returns the counters of calls.
     pub fn marks(&self) -> SimMarks {
         self.counts().marks()

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::journal::{Journal, access, run};
 use crate::hv::{DomainInfo, GuestInfo};
+use crate::sr::SnapshotOf;
 
 /// Directory of the images in reported paths. It does not exist.
 const IMAGES: &str = "/simulated";
@@ -72,6 +73,8 @@ pub(crate) struct Volume {
     #[serde(with = "access")]
     pub(crate) attached: Option<Access>,
     pub(crate) active: bool,
+    #[serde(default)]
+    pub(crate) snapshot_of: Option<SnapshotOf>,
 }
 
 /// Disk of a datapath.

@@ -4,15 +4,16 @@
 //! that on one host, with real disks.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use model::id::{SrId, VdiId};
+use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
-use super::{Config, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, SnapshotOf, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Type of delayed SRs in a directory.
@@ -153,6 +154,59 @@ impl SrDriver for DelayedDriver {
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
         self.inner.resize_volume(sr, vdi, bytes)
+    }
+
+    fn can_snapshot(&self) -> bool {
+        self.inner.can_snapshot()
+    }
+
+    fn prepare_layer(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        layer: Uuid,
+        served: Option<String>,
+    ) -> BoxFuture<'_, Result<Layer, SrError>> {
+        self.inner.prepare_layer(sr, vdi, layer, served)
+    }
+
+    fn settle_layer(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        served: Option<String>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        self.inner.settle_layer(sr, vdi, served)
+    }
+
+    fn can_share(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {
+        self.inner.can_share(sr, vdi)
+    }
+
+    fn add_snapshot(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        snapshot_of: SnapshotOf,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        self.inner.add_snapshot(sr, vdi, snapshot_of)
+    }
+
+    fn add_clone(&self, sr: SrId, vdi: VdiId, of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        self.inner.add_clone(sr, vdi, of)
+    }
+
+    fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        self.inner.images(sr, vdi)
+    }
+
+    fn prepare_copy(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
+        self.inner.prepare_copy(sr, vdi, bytes)
     }
 
     fn attach_volume(

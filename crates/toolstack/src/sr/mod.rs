@@ -19,11 +19,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::id::{SrId, VdiId};
+use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
 use crate::boxed_future::BoxFuture;
+pub use dir::SnapshotOf;
 
 /// Location of an SR in a PBD: `device_config`.
 pub type Config = BTreeMap<String, String>;
@@ -73,6 +74,9 @@ pub enum SrError {
         /// Free bytes.
         free: u64,
     },
+    /// Storage of this type has no snapshots, clones and copies.
+    #[error("storage of this type has no snapshots, clones and copies")]
+    NoSnapshots,
     /// A system call failed.
     #[error("{what}")]
     Os {
@@ -106,6 +110,17 @@ pub struct Volume {
     pub physical_bytes: u64,
     /// True if the volume cannot be written.
     pub read_only: bool,
+    /// The volume that this one is a snapshot of, and when.
+    pub snapshot_of: Option<SnapshotOf>,
+}
+
+/// New image that goes over a volume's images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// File of the new image, which does not exist yet.
+    pub file: PathBuf,
+    /// Present images of the volume.
+    pub base: Backend,
 }
 
 /// Driver for one type of SR.
@@ -145,6 +160,67 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
+    /// Returns whether volumes can have snapshots, clones and copies. Otherwise these calls fail.
+    fn can_snapshot(&self) -> bool {
+        false
+    }
+    /// Begins to put a new image over those of a volume, and names it. The caller creates the image,
+    /// or lets a datapath do it, then calls [`SrDriver::settle_layer`].
+    ///
+    /// `served` is the file name of the image that a datapath writes for the volume, if one does.
+    /// From then on, no other call for the volume may run until the layer is settled.
+    fn prepare_layer(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _layer: Uuid,
+        _served: Option<String>,
+    ) -> BoxFuture<'_, Result<Layer, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Ends the change of a volume's images. The new image is the top if a datapath writes it
+    /// (`served`), or if none serves the volume and the image exists; otherwise it is removed.
+    fn settle_layer(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _served: Option<String>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Returns whether a clone can share the images of a volume as they are, because nothing was
+    /// written to its top. The caller makes sure that no datapath writes the volume.
+    fn can_share(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Adds a read-only volume with the images below the top of another one, whose top is new.
+    fn add_snapshot(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _snapshot_of: SnapshotOf,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Adds a volume over the images of another one that [`SrDriver::can_share`] allows. It is no
+    /// volume until it has got a layer of its own, and the next attach of the SR removes it.
+    fn add_clone(&self, _sr: SrId, _vdi: VdiId, _of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Returns the images of a volume, to read them.
+    fn images(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
+    /// Returns the file for the copy of a volume of this size in bytes. The copy is a volume as soon
+    /// as the file exists. [`SrDriver::settle_layer`] returns it.
+    fn prepare_copy(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+    }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(
         &self,

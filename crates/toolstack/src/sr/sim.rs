@@ -8,7 +8,7 @@ use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
-use super::{Config, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, SnapshotOf, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{self, Call, CallKind, Sim, State, image};
 
@@ -51,7 +51,13 @@ fn space(state: &State, sr: SrId) -> Space {
 
 fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {
     let bytes = volume.bytes;
-    Volume { vdi, virtual_bytes: bytes, physical_bytes: bytes, read_only: false }
+    Volume {
+        vdi,
+        virtual_bytes: bytes,
+        physical_bytes: bytes,
+        read_only: volume.snapshot_of.is_some(),
+        snapshot_of: volume.snapshot_of,
+    }
 }
 
 impl SrDriver for SimSr {
@@ -147,6 +153,76 @@ impl SrDriver for SimSr {
             let volume = volume(state, sr, vdi);
             volume.bytes = volume.bytes.max(bytes);
             Ok(to_volume(vdi, volume))
+        }))
+    }
+
+    fn can_snapshot(&self) -> bool {
+        true
+    }
+
+    /// Names an image that nothing creates: a simulated volume has no data.
+    fn prepare_layer(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        layer: Uuid,
+        _served: Option<String>,
+    ) -> BoxFuture<'_, Result<Layer, SrError>> {
+        Box::pin(self.call((CallKind::PrepareLayer, sr, Some(vdi)), move |_| {
+            let base = Backend::File(image(sr, vdi).into());
+            Ok(Layer { file: image(sr, VdiId(layer)), base })
+        }))
+    }
+
+    fn settle_layer(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        _served: Option<String>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((CallKind::SettleLayer, sr, Some(vdi)), move |state| {
+            Ok(to_volume(vdi, volume(state, sr, vdi)))
+        }))
+    }
+
+    fn can_share(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {
+        Box::pin(std::future::ready(Ok(true)))
+    }
+
+    fn add_snapshot(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        snapshot_of: SnapshotOf,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((CallKind::AddSnapshot, sr, Some(vdi)), move |state| {
+            let bytes = volume(state, sr, snapshot_of.vdi).bytes;
+            let added = volume(state, sr, vdi);
+            (added.bytes, added.snapshot_of) = (bytes, Some(snapshot_of));
+            Ok(to_volume(vdi, added))
+        }))
+    }
+
+    fn add_clone(&self, sr: SrId, vdi: VdiId, of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::AddClone, sr, Some(vdi)), move |state| {
+            volume(state, sr, vdi).bytes = volume(state, sr, of).bytes;
+            Ok(())
+        }))
+    }
+
+    fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(std::future::ready(Ok(Backend::File(image(sr, vdi).into()))))
+    }
+
+    fn prepare_copy(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
+        Box::pin(self.call((CallKind::PrepareCopy, sr, Some(vdi)), move |state| {
+            volume(state, sr, vdi).bytes = bytes;
+            Ok(image(sr, vdi))
         }))
     }
 

@@ -6,6 +6,7 @@ mod generic;
 mod host;
 mod message;
 mod network;
+mod snapshot;
 mod storage;
 mod template;
 mod vbd;
@@ -184,6 +185,7 @@ const WRITTEN: &[&[Command]] = &[
     host::COMMANDS,
     message::COMMANDS,
     network::COMMANDS,
+    snapshot::COMMANDS,
     storage::COMMANDS,
     template::COMMANDS,
     vbd::COMMANDS,

@@ -4,10 +4,12 @@ use xenapi::client::Record;
 use xenapi::{NULL_REF, Value};
 
 use super::Command;
+use super::vm::remove;
 use crate::commands::vm_disk::default_storage;
 use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
+use crate::selector::Selected;
 use crate::xe::{XeSession, text_of};
 
 /// Key of `other_config` for the disks of a template's machines.
@@ -33,9 +35,14 @@ pub(super) const COMMANDS: &[Command] = &[
         "copy-bios-strings-from",
     ])
     .common(),
-    Command::own("template-uninstall", "Forgets a template; its disks stay.", uninstall)
-        .required(&["template-uuid"])
-        .optional(&["force"]),
+    Command::own(
+        "template-uninstall",
+        "Forgets a template and destroys the disks that only it uses, after a question; with \
+         --force does not ask.",
+        uninstall,
+    )
+    .required(&["template-uuid"])
+    .optional(&["force"]),
 ];
 
 fn install(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
@@ -150,8 +157,7 @@ fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     if !record.flag("is_a_template") {
         return Err(XeError::error("this is a machine, not a template: use vm-uninstall"));
     }
-    xe.run("VM.destroy", &[Value::Str(reference)])?;
-    Ok(Printed::nothing())
+    remove(xe, &[Selected { reference, record }], params.flag("force")?)
 }
 
 #[cfg(test)]

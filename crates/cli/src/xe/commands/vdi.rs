@@ -37,16 +37,13 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["online"]),
     Command::own("vdi-copy", "Copies a disk, to the same or other storage.", copy)
         .required(&["uuid"])
-        .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"])
-        .later(),
+        .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"]),
     Command::own("vdi-clone", "Clones a disk; both share their common data.", clone)
         .required(&["uuid"])
-        .optional(&["new-name-label", "new-name-description", "driver-params:"])
-        .later(),
+        .optional(&["new-name-label", "new-name-description", "driver-params:"]),
     Command::own("vdi-snapshot", "Takes a snapshot of a disk.", snapshot)
         .required(&["uuid"])
-        .optional(&["driver-params:"])
-        .later(),
+        .optional(&["driver-params:"]),
     Command::own("vdi-pool-migrate", "Moves a disk while a machine uses it.", migrate)
         .required(&["uuid", "sr-uuid"])
         .later(),

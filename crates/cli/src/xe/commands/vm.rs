@@ -71,8 +71,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .common(),
     Command::new(
         "vm-clone",
-        "Clones a machine; the disks share their common data. Hosts of Ringway do not support it \
-         yet for machines with disks (SR_OPERATION_NOT_SUPPORTED).",
+        "Clones a machine; the disks share their common data.",
         Run::Naming(&VM_OR_TEMPLATE, "VM.clone"),
     )
     .required(&["new-name-label"])
@@ -81,8 +80,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-copy", "Copies a machine and its disks.", copy)
         .required(&["new-name-label"])
         .optional(&["new-name-description", "sr-uuid"])
-        .of(&VM_OR_TEMPLATE)
-        .later(),
+        .of(&VM_OR_TEMPLATE),
     Command::new(
         "vm-snapshot",
         "Takes a snapshot of a machine's disks, under a new name.",
@@ -90,8 +88,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .required(&["new-name-label"])
     .optional(&["new-name-description"])
-    .of(&VM)
-    .later(),
+    .of(&VM),
     Command::new(
         "vm-checkpoint",
         "Takes a snapshot of a machine's disks and memory.",
@@ -101,10 +98,6 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["new-name-description"])
     .of(&VM)
     .later(),
-    Command::own("snapshot-revert", "Reverts a machine to a snapshot.", revert)
-        .optional(&["uuid", "snapshot-uuid"])
-        .later(),
-    Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
     Command::own("vm-vcpu-hotplug", "Changes the number of CPUs of running machines.", hotplug)
         .required(&["new-vcpus"])
         .of(&VM)
@@ -210,13 +203,6 @@ fn copy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     named(xe, "VM", &made, params.get("new-name-description"))
 }
 
-fn revert(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
-    let uuid = params.get("snapshot-uuid").or_else(|| params.get("uuid"));
-    let snapshot = xe.by_uuid("VM", uuid.ok_or_else(|| XeError::missing("snapshot-uuid"))?)?;
-    xe.run("VM.revert", &[snapshot])?;
-    Ok(Printed::nothing())
-}
-
 fn hotplug(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let cpus = Value::Int(params.int("new-vcpus")?);
     let all = selector::some(xe, params, &VM, &["new-vcpus"])?;
@@ -237,15 +223,25 @@ fn call_plugin(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> 
 fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let force = params.flag("force")?;
     let all = selector::some(xe, params, &VM, &["force"])?;
+    remove(xe, &all, force)
+}
+
+/// Destroys machines, and the disks that only they have. Without `force` asks before, and refuses
+/// machines that are not halted.
+pub(super) fn remove(
+    xe: &mut XeSession,
+    all: &[Selected],
+    force: bool,
+) -> Result<Printed, XeError> {
     let mut disks = Vec::new();
-    for one in &all {
+    for one in all {
         disks.push(own_disks(xe, &one.record)?);
     }
-    if !force && !confirmed(&all, &disks)? {
+    if !force && !confirmed(all, &disks)? {
         return Err(XeError::error("nothing was done"));
     }
     let mut disks = disks.into_iter();
-    selector::in_turn(xe, &all, |xe, one| {
+    selector::in_turn(xe, all, |xe, one| {
         let own = disks.next().unwrap_or_default();
         if force && one.record.text("power_state") != "Halted" {
             xe.run("VM.hard_shutdown", &[one.value()])?;

@@ -73,7 +73,8 @@ pub(in crate::calls) async fn create_disk(
     }
 }
 
-fn record(
+/// Records a new volume, with these additional fields.
+pub(super) fn record(
     tx: &mut Tx<'_>,
     place: &Ref,
     volume: &Volume,
@@ -87,13 +88,17 @@ fn record(
         (vdi::Field::virtual_size.into(), size(volume.virtual_bytes)),
         (vdi::Field::physical_utilisation.into(), size(volume.physical_bytes)),
     ]);
+    if volume.read_only {
+        fields.retain(|(field, _)| *field != FieldIx::from(vdi::Field::read_only));
+        fields.push((vdi::Field::read_only.into(), Value::Bool(true)));
+    }
     let made = tx.create(&vdi::CLASS, fields)?;
     storage::grown(tx, place, (0, 0), (volume.virtual_bytes, volume.physical_bytes))?;
     Ok(made)
 }
 
 /// Waits until an operation of an SR may begin.
-async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<CurrentOps, ApiError> {
+pub(super) async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<CurrentOps, ApiError> {
     let key = OpCaller::of(ctx).key;
     let gate = |tx: &mut Tx<'_>| check_sr(&tx.view(), place, op);
     let marks = [mark_sr(place, op)];

@@ -5,16 +5,13 @@ use model::vm::VmOp;
 use xenapi::table::{pool, sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
-use super::check;
 use super::disks::{Disk, parse};
+use super::snapshot::begin;
 use crate::calls::vbd as devices;
 use crate::calls::vdi::{create_disk, destroy_disk};
-use crate::db::{Ref, Tx, View};
+use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx};
-use crate::errors::{About, refused};
-use crate::ops::current_ops::{CurrentOp, CurrentOps};
-use crate::ops::run::OpCaller;
 use crate::records::fields::{pairs, reference, text};
 
 /// Key in `other_config` with the disks.
@@ -22,13 +19,7 @@ const DISKS: &str = "disks";
 
 pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
-    let field = vm::Field::current_operations.into();
-    let marks = [CurrentOp { of: machine.clone(), field, op: op.name() }];
-    let gate = |tx: &mut Tx<'_>| check(&tx.view(), &machine, op);
-    let (key, deadline) = (OpCaller::of(&ctx).key, ctx.app.settings.queue_deadline);
-    let begun = CurrentOps::wait(&ctx.app.db, &key, &marks, deadline, gate).await;
-    let about = About::vm(&machine, op);
-    let under_way = begun.map_err(|why| refused(&ctx.app.db, why, &about))?;
+    let under_way = begin(&ctx, &machine, op, |_| Ok(())).await?;
     let wanted = ctx.read(|view| wanted(view, &machine))?;
     let mut made = Vec::new();
     let ended = make_all(&ctx, &machine, &wanted, &mut made).await;

@@ -19,4 +19,5 @@ mod pending;
 mod plugs;
 mod records;
 mod running;
+mod snapshots;
 mod world;

@@ -36,6 +36,7 @@ pub(crate) struct World {
 }
 
 /// A VM with a disk.
+#[derive(Clone)]
 pub(crate) struct Machine {
     pub(crate) reference: String,
     pub(crate) uuid: String,

@@ -16,10 +16,7 @@ fn what_is_not_done_here_says_so() {
     let disk = to("uuid", &disk);
     let before = typed.prints(&["vm-param-list", &of]);
     for words in [
-        &["vm-copy", "vm=m", "new-name-label=n"][..],
-        &["vm-memory-target-set", "vm=m", "target=1GiB"],
-        &["vdi-clone", &disk],
-        &["vdi-snapshot", &disk],
+        &["vm-memory-target-set", "vm=m", "target=1GiB"][..],
         &["vdi-enable-cbt", &disk],
         &["host-reboot"],
         &["host-shutdown"],
@@ -33,7 +30,6 @@ fn what_is_not_done_here_says_so() {
     for words in [
         &["vm-suspend", "vm=m"][..],
         &["vm-checkpoint", "vm=m", "new-name-label=n"],
-        &["vm-snapshot", "vm=m", "new-name-label=n"],
         &["vm-vcpu-hotplug", "vm=m", "new-vcpus=2"],
     ] {
         let refused = typed.fails(words);
@@ -68,8 +64,7 @@ fn what_asks_for_something_else_is_told_what_is_there() {
         assert!(says.iter().all(|it| refused.contains(it)), "{words:?}: {refused}");
     };
     for words in [
-        &["vdi-copy", &*disk_is, &at][..],
-        &["vdi-pool-migrate", &disk_is, &at],
+        &["vdi-pool-migrate", &*disk_is, &at][..],
         &["vdi-data-destroy", &disk_is],
         &["vdi-disable-cbt", &disk_is],
     ] {
@@ -81,11 +76,10 @@ fn what_asks_for_something_else_is_told_what_is_there() {
     for (power, words, says) in [
         ("halted", &migrate[..], &["expected: running", "actual: halted"]),
         ("halted", &["vm-resume", "vm=m"], &["expected: suspended", "actual: halted"]),
-        ("halted", &["snapshot-revert", &snapshot], &["cannot be done", "is no snapshot"]),
+        ("halted", &["snapshot-revert", &snapshot], &["this is no snapshot", "snapshot-list"]),
         ("halted", &vm_plugin, &["expected: running", "actual: halted"]),
         ("running", &migrate, &["does not do", "VM.pool_migrate"]),
         ("running", &["vm-resume", "vm=m"], &["expected: suspended", "actual: running"]),
-        ("running", &["snapshot-revert", &snapshot], &["cannot be done", "is no snapshot"]),
         ("running", &["snapshot-destroy", &vm_is], &["expected: halted", "actual: running"]),
         ("running", &vm_plugin, &["does not do", "VM.call_plugin"]),
     ] {

@@ -5,7 +5,8 @@ use crate::vbd::VbdOp;
 use crate::vdi::VdiUser;
 use crate::vm::PowerState;
 
-const SERVED: [&str; 5] = ["resize", "resize_online", "destroy", "forget", "update"];
+const SERVED: [&str; 8] =
+    ["clone", "copy", "snapshot", "resize", "resize_online", "destroy", "forget", "update"];
 /// Operations that are possible on a plugged disk.
 const LIVE: [&str; 8] = [
     "snapshot",
@@ -96,10 +97,12 @@ fn the_first_of_two_violations_is_told() {
 fn what_is_shown() {
     let shown =
         |vdi: &VdiFacts| allowed(vdi).iter().map(|op| op.name()).collect::<Vec<_>>().join(" ");
-    assert_eq!(shown(&vdi()), "resize resize_online destroy forget update");
+    let all = "clone copy resize resize_online snapshot destroy forget update";
+    assert_eq!(shown(&vdi()), all);
     let used = VdiFacts { users: vec![user(Access::Rw, true, None)], ..vdi() };
-    assert_eq!(shown(&used), "resize_online");
-    assert_eq!(shown(&VdiFacts { read_only: true, ..vdi() }), "destroy forget update");
+    assert_eq!(shown(&used), "clone resize_online snapshot");
+    let read_only = VdiFacts { read_only: true, ..vdi() };
+    assert_eq!(shown(&read_only), "clone copy snapshot destroy forget update");
     assert_eq!(shown(&VdiFacts { missing: true, ..vdi() }), "destroy forget update");
     assert_eq!(shown(&VdiFacts { sr_attached: false, ..vdi() }), "forget");
 }

@@ -100,6 +100,7 @@ pub(super) fn is_served(op: VmOp, power: PowerState) -> bool {
         VmOp::ChangingDynamicRange => power == PowerState::Halted,
         VmOp::AssertOperationValid
         | VmOp::PowerStateReset
+        | VmOp::Reverting
         | VmOp::Shutdown
         | VmOp::UpdateAllowedOperations => true,
         _ => is_offered(op),
@@ -112,6 +113,9 @@ pub(super) fn is_offered(op: VmOp) -> bool {
     matches!(
         op,
         VmOp::Clone
+            | VmOp::Copy
+            | VmOp::Snapshot
+            | VmOp::Revert
             | VmOp::Provision
             | VmOp::Start
             | VmOp::StartOn

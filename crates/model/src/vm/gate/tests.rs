@@ -39,11 +39,11 @@ const STATES: [(&[PowerState], &str); 12] = {
 };
 
 /// Implemented operations; some of them are shown to clients.
-const SERVED: &str = "clone provision start start_on pause unpause clean_shutdown clean_reboot \
+const SERVED: &str = "clone copy snapshot revert provision start start_on pause unpause clean_shutdown clean_reboot \
     hard_shutdown hard_reboot changing_dynamic_range changing_static_range \
     changing_memory_limits changing_VCPUs make_into_template destroy";
 const SERVED_UNSEEN: &str =
-    "shutdown power_state_reset assert_operation_valid update_allowed_operations";
+    "shutdown power_state_reset reverting assert_operation_valid update_allowed_operations";
 
 /// Operations that change nothing.
 const READ_ONLY: &str = "assert_operation_valid update_allowed_operations";
@@ -244,28 +244,33 @@ fn what_is_shown_of_ordinary_machines() {
     let halted = VmFacts::new(PowerState::Halted);
     assert_eq!(
         shown(&halted),
-        "clone start start_on changing_dynamic_range changing_static_range \
+        "snapshot clone copy start start_on changing_dynamic_range changing_static_range \
          changing_memory_limits changing_VCPUs make_into_template destroy"
     );
     let running = VmFacts::new(PowerState::Running);
-    assert_eq!(shown(&running), "pause hard_shutdown hard_reboot", "the guest is not up yet");
+    assert_eq!(
+        shown(&running),
+        "snapshot pause hard_shutdown hard_reboot",
+        "the guest is not up yet"
+    );
     let up = machine(VmOp::CleanShutdown, PowerState::Running);
-    assert_eq!(shown(&up), "pause clean_shutdown clean_reboot hard_shutdown hard_reboot");
+    assert_eq!(shown(&up), "snapshot pause clean_shutdown clean_reboot hard_shutdown hard_reboot");
     let ending = VmFacts { current: vec![VmOp::CleanShutdown], ..up.clone() };
     assert_eq!(shown(&ending), "hard_shutdown hard_reboot");
     let ended = VmFacts { current: vec![VmOp::HardShutdown], ..up.clone() };
     assert_eq!(shown(&ended), "");
-    assert_eq!(shown(&VmFacts::new(PowerState::Paused)), "unpause hard_shutdown hard_reboot");
-    assert_eq!(shown(&VmFacts::new(PowerState::Suspended)), "hard_shutdown destroy");
+    let paused = VmFacts::new(PowerState::Paused);
+    assert_eq!(shown(&paused), "snapshot unpause hard_shutdown hard_reboot");
+    assert_eq!(shown(&VmFacts::new(PowerState::Suspended)), "snapshot hard_shutdown destroy");
     let template = VmFacts { is_template: true, ..halted.clone() };
     let settings = "changing_dynamic_range changing_static_range changing_memory_limits \
                     changing_VCPUs";
-    assert_eq!(shown(&template), format!("clone provision {settings} destroy"));
+    assert_eq!(shown(&template), format!("clone copy provision {settings} destroy"));
     let default = VmFacts { is_default_template: true, ..template.clone() };
-    assert_eq!(shown(&default), format!("clone provision {settings}"));
+    assert_eq!(shown(&default), format!("clone copy provision {settings}"));
     let host = VmFacts { is_control_domain: true, ..up.clone() };
     assert_eq!(shown(&host), "");
     let reason = String::from("audit");
     let blocked = VmFacts { blocked: BTreeMap::from([(VmOp::Pause, reason)]), ..up };
-    assert_eq!(shown(&blocked), "clean_shutdown clean_reboot hard_shutdown hard_reboot");
+    assert_eq!(shown(&blocked), "snapshot clean_shutdown clean_reboot hard_shutdown hard_reboot");
 }

@@ -3,27 +3,36 @@
 mod attach;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use model::image::{ImageConvert, ImageSnapshotCall};
 use model::report::Stats;
-use model::rpc::{DiskReply, code};
-use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
+use model::rpc::{DiskReply, SnapshotDisk, code};
+use model::spec::{Backend, Caps, DiskShare, DiskSpec, PollSpec};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::rpc_client::{RpcCall, RpcClient, gone_is_done, is, task, typed};
 use super::spec_store::SpecStore;
 use super::supervisor::Supervisor;
-use super::{Datapath, DatapathError};
+use super::{Datapath, DatapathError, RpcConnection};
 use crate::boxed_future::BoxFuture;
+
+/// Interval between two reports of the progress of a copy.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Datapath of one SR.
 #[derive(Clone, Debug)]
 pub(super) struct SrDatapath {
     rpc_client: RpcClient<DiskSpec>,
+    /// Whether the stored backends are those of the disks.
+    corrected: Arc<AtomicBool>,
 }
 
 impl SrDatapath {
     pub(super) fn new(supervisor: Arc<Supervisor<DiskSpec>>) -> Self {
-        Self { rpc_client: RpcClient { supervisor } }
+        Self { rpc_client: RpcClient { supervisor }, corrected: Arc::default() }
     }
 
     /// Returns the supervisor of its `ringway-io`.
@@ -34,6 +43,18 @@ impl SrDatapath {
     /// Ends the `ringway-io`.
     pub(super) async fn end(&self) -> Result<(), DatapathError> {
         self.rpc_client.supervisor.end().await
+    }
+
+    /// Stores the backends that the disks have, once. An earlier daemon may have ended between a
+    /// snapshot and its storing.
+    fn correct_backends(&self, stats: &Stats) {
+        if self.corrected.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut specs = self.rpc_client.supervisor.specs();
+        for disk in &stats.disks {
+            specs.change(&disk.id, |spec| spec.backend = disk.backend.clone());
+        }
     }
 
     async fn activate(&self, id: &str) -> Result<(), DatapathError> {
@@ -80,6 +101,54 @@ impl SrDatapath {
         Ok(reply.geometry.size_bytes)
     }
 
+    /// Stores the new backend of each disk, as the datapath builds it: the new image over the
+    /// present backend.
+    async fn snapshot(&self, disks: Vec<SnapshotDisk>) -> Result<(), DatapathError> {
+        let method = "disk.snapshot";
+        let params = json!({ "disks": disks });
+        let note = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
+            for SnapshotDisk { id, file } in disks.iter().filter(|_| answer.is_ok()) {
+                specs.change(id, |spec| {
+                    let backing = Some(Box::new(spec.backend.clone()));
+                    spec.backend = Backend::Qcow2 { file: file.clone().into(), backing };
+                });
+            }
+        };
+        self.rpc_client.call(RpcCall::of_all(method, params), note).await.map(drop)
+    }
+
+    async fn create_layer(&self, layer: ImageSnapshotCall) -> Result<(), DatapathError> {
+        let rpc_call = RpcCall::of_all("image.snapshot", json!(layer));
+        self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
+    }
+
+    /// Uses connections of its own, because the answer takes long, and the copy ends with them.
+    async fn convert(
+        &self,
+        convert: &ImageConvert,
+        progress: &(dyn Fn(f64) + Send + Sync),
+    ) -> Result<(), DatapathError> {
+        let supervisor = &self.rpc_client.supervisor;
+        supervisor.ready(true).await?;
+        let mut carrier = RpcConnection::connect(supervisor.control()).await?;
+        let mut observer = RpcConnection::connect(supervisor.control()).await?;
+        let copied = carrier.image_convert(convert);
+        tokio::pin!(copied);
+        loop {
+            // No event reports the progress.
+            match timeout(PROGRESS_INTERVAL, &mut copied).await {
+                Ok(copied) => return copied.map(drop),
+                Err(_) => {
+                    let reply = observer.image_progress().await?;
+                    let of = reply.converting.iter().find(|one| one.path == convert.path);
+                    if let Some(of) = of {
+                        progress(of.done_bytes as f64 / of.total_bytes.max(1) as f64);
+                    }
+                }
+            }
+        }
+    }
+
     async fn caps(&self, id: &str, caps: Option<Caps>) -> Result<(), DatapathError> {
         let ask = ("disk.caps", json!({ "id": id, "caps": caps }));
         self.rpc_client.set(id, ask, |spec| spec.caps = caps).await
@@ -117,7 +186,11 @@ impl SrDatapath {
 
     async fn stats(&self) -> Result<Option<Stats>, DatapathError> {
         match self.rpc_client.short("stats", json!({})).await {
-            Ok(stats) => typed("stats", stats).map(Some),
+            Ok(stats) => {
+                let stats = typed("stats", stats)?;
+                self.correct_backends(&stats);
+                Ok(Some(stats))
+            }
             Err(DatapathError::NotThere { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -148,6 +221,30 @@ impl Datapath for SrDatapath {
     fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>> {
         let (this, id) = (self.clone(), id.to_owned());
         task(async move { this.resize(&id).await })
+    }
+
+    fn snapshot<'a>(
+        &'a self,
+        disks: &'a [SnapshotDisk],
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, disks) = (self.clone(), disks.to_vec());
+        task(async move { this.snapshot(disks).await })
+    }
+
+    fn create_layer<'a>(
+        &'a self,
+        layer: &'a ImageSnapshotCall,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, layer) = (self.clone(), layer.clone());
+        task(async move { this.create_layer(layer).await })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        convert: &'a ImageConvert,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.convert(convert, progress))
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

@@ -1,13 +1,14 @@
 //! SR in a directory. Every call may hang with the storage, so only workers use this module, not
 //! the daemon.
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use model::calibration::PROFILE_FILE;
-use model::id::{SrId, Uuid, VdiId};
+use model::id::{SrId, VdiId};
 use model::spec::MAX_DISK_BYTES;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, fstatvfs, openat, statat};
@@ -15,12 +16,11 @@ use rustix::io::Errno;
 
 use super::files::NEW;
 use super::marker::{MARKER, Marker};
+use super::record::{ImageName, Record};
 use super::storage_blocks::STORAGE_BLOCKS;
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
-/// Suffix of volume files, after the UUID.
-const SUFFIX: &str = ".raw";
 /// Unit of sizes, in bytes: the largest block size that a guest can get, so that a volume fits
 /// every block size.
 const UNIT_BYTES: u64 = 4096;
@@ -141,24 +141,30 @@ impl<'a> SrDirectory<'a> {
     /// Returns all volumes.
     ///
     /// # Errors
-    /// A system call failed, or there are more than [`MAX_VOLUMES`].
+    /// A record is invalid, a system call failed, or there are more than [`MAX_VOLUMES`].
     pub(crate) fn volumes(&self) -> Result<Vec<Volume>, SrError> {
+        let names = self.names()?;
+        let records = self.records(&names)?;
+        let shared: BTreeSet<_> = records.values().flat_map(Record::files).collect();
         let mut volumes = Vec::new();
-        for name in self.names()? {
-            let id = name.strip_suffix(SUFFIX).and_then(|id| id.parse::<Uuid>().ok());
-            // Skip other spellings of a UUID: `name` would not find their file.
-            let Some(vdi) = id.map(VdiId).filter(|vdi| name == self::name(*vdi)) else { continue };
-            match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => volumes.extend(volume(vdi, &stat)),
-                // The file was removed after its name was read.
-                Err(Errno::NOENT) => {}
-                Err(error) => return Err(self.os("look at", &name, error)),
+        for image in names.iter().filter_map(|name| ImageName::parse(name)) {
+            let Some(vdi) = image.unrecorded() else { continue };
+            if records.contains_key(&vdi) || shared.contains(&image) {
+                continue;
             }
-            if volumes.len() > MAX_VOLUMES {
-                let why =
-                    format!("more than {MAX_VOLUMES} volumes are in {}", self.place.display());
-                return Err(location(why));
+            match self.unrecorded(vdi) {
+                Ok(volume) => volumes.push(volume),
+                // The file was removed after its name was read, or is not a regular one.
+                Err(SrError::NoVolume(_)) => {}
+                Err(error) => return Err(error),
             }
+        }
+        for (vdi, record) in records {
+            volumes.extend(self.recorded(vdi, record)?);
+        }
+        if volumes.len() > MAX_VOLUMES {
+            let why = format!("more than {MAX_VOLUMES} volumes are in {}", self.place.display());
+            return Err(location(why));
         }
         volumes.sort_by_key(|volume| volume.vdi);
         Ok(volumes)
@@ -167,8 +173,16 @@ impl<'a> SrDirectory<'a> {
     /// Returns one volume.
     ///
     /// # Errors
-    /// It does not exist, or a system call failed.
+    /// It does not exist, its record is invalid, or a system call failed.
     pub(crate) fn volume(&self, vdi: VdiId) -> Result<Volume, SrError> {
+        match self.record(vdi)? {
+            Some(record) => self.recorded(vdi, record)?.ok_or(SrError::NoVolume(vdi)),
+            None => self.unrecorded(vdi),
+        }
+    }
+
+    /// Returns a volume that has no record: one raw file.
+    pub(super) fn unrecorded(&self, vdi: VdiId) -> Result<Volume, SrError> {
         let name = name(vdi);
         match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => volume(vdi, &stat).ok_or(SrError::NoVolume(vdi)),
@@ -194,12 +208,19 @@ impl<'a> SrDirectory<'a> {
         self.volume(vdi)
     }
 
-    /// Removes a volume. Does nothing if it does not exist.
+    /// Removes a volume, and the images that only it has. Does nothing if it does not exist.
     ///
     /// # Errors
-    /// A system call failed.
+    /// A record is invalid, or a system call failed.
     pub(crate) fn destroy_volume(&self, vdi: VdiId) -> Result<(), SrError> {
-        self.remove(&name(vdi))?;
+        let _lock = self.lock_records()?;
+        if let Some(record) = self.record(vdi)? {
+            return self.destroy_recorded(vdi, record);
+        }
+        let records = self.records(&self.names()?)?;
+        if !records.values().flat_map(Record::files).any(|image| image == ImageName::raw(vdi.0)) {
+            self.remove(&name(vdi))?;
+        }
         self.settle()
     }
 
@@ -209,6 +230,11 @@ impl<'a> SrDirectory<'a> {
     /// It does not exist, it is larger, the size is invalid, or the space does not suffice.
     pub(crate) fn resize_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, SrError> {
         let (name, bytes) = (name(vdi), whole_units(bytes)?);
+        if self.record(vdi)?.is_some() {
+            let why = "a disk with snapshots, or a clone, keeps its size: copy it (vdi-copy), and \
+                       resize the copy";
+            return Err(SrError::Config { key: SIZE.into(), why: why.into() });
+        }
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, &name, flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
@@ -230,7 +256,11 @@ impl<'a> SrDirectory<'a> {
         self.volume(vdi)
     }
 
-    fn check_room(&self, needed: u64) -> Result<(), SrError> {
+    /// Checks that a volume of this size in bytes can be begun.
+    ///
+    /// # Errors
+    /// The space does not suffice.
+    pub(crate) fn check_room(&self, needed: u64) -> Result<(), SrError> {
         let free = self.free();
         if free < LEAST_FREE_BYTES { Err(SrError::Full { needed, free }) } else { Ok(()) }
     }
@@ -268,7 +298,7 @@ impl<'a> SrDirectory<'a> {
 }
 
 /// Returns a volume, unless the file is not a regular one.
-fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
+pub(super) fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
     let mode = stat.st_mode;
     if FileType::from_raw_mode(mode) != FileType::RegularFile {
         return None;
@@ -279,12 +309,13 @@ fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
         virtual_bytes: u64::try_from(stat.st_size).unwrap_or_default(),
         physical_bytes: blocks.saturating_mul(512),
         read_only: !Mode::from_raw_mode(mode).intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH),
+        snapshot_of: None,
     })
 }
 
 /// Returns the file name of a volume.
 pub(super) fn name(vdi: VdiId) -> String {
-    format!("{vdi}{SUFFIX}")
+    ImageName::raw(vdi.0).to_string()
 }
 
 fn whole_units(bytes: u64) -> Result<u64, SrError> {

@@ -40,6 +40,26 @@ impl SrDirectory<'_> {
         bytes: u64,
         fill: impl FnOnce(&File) -> io::Result<()>,
     ) -> Result<(), SrError> {
+        self.write(name, bytes, fill, |new| self.place_new(new, name))
+    }
+
+    /// Creates or replaces a file atomically, even if the host crashes.
+    pub(super) fn replace(
+        &self,
+        name: &str,
+        bytes: u64,
+        fill: impl FnOnce(&File) -> io::Result<()>,
+    ) -> Result<(), SrError> {
+        self.write(name, bytes, fill, |new| Ok(renameat(&self.fd, new, &self.fd, name)?))
+    }
+
+    fn write(
+        &self,
+        name: &str,
+        bytes: u64,
+        fill: impl FnOnce(&File) -> io::Result<()>,
+        place: impl FnOnce(&str) -> io::Result<()>,
+    ) -> Result<(), SrError> {
         let new = format!("{NEW}{name}");
         // A crashed process may have left this file.
         self.remove(&new)?;
@@ -48,7 +68,7 @@ impl SrDirectory<'_> {
         let file = openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|error| failed(error.into()))?);
         let filled = fill(&file).and_then(|()| file.sync_all());
-        let placed = filled.and_then(|()| self.place_new(&new, name));
+        let placed = filled.and_then(|()| place(&new));
         if let Err(error) = placed {
             // If this fails, the next attach removes the file.
             let _left = self.remove(&new);

@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the marker file.
 pub(super) const MARKER: &str = ".ringway-sr";
-/// Format version of the marker.
+/// Format version of the marker of an SR that has had no volume with a record.
 const FORMAT: u32 = 1;
+/// Format version of the marker of an SR with records. Programs that know only the first version
+/// would take shared images for volumes, so they must refuse it.
+const FORMAT_WITH_RECORDS: u32 = 2;
 
 /// Content of the marker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,6 +21,12 @@ pub(super) struct Marker {
 impl Marker {
     pub(super) fn of(sr: SrId) -> Self {
         Self { format: FORMAT, sr: sr.to_string() }
+    }
+
+    /// Returns the marker for an SR with records, unless this is one.
+    pub(super) fn with_records(self) -> Option<Self> {
+        let is_old = self.format < FORMAT_WITH_RECORDS;
+        is_old.then_some(Self { format: FORMAT_WITH_RECORDS, ..self })
     }
 
     pub(super) fn text(&self) -> String {
@@ -33,8 +42,11 @@ impl Marker {
         let marker: Self = serde_json::from_slice(text)
             .map_err(|error| format!("its {MARKER} cannot be parsed: {error}"))?;
         match marker.format {
-            FORMAT => Ok(marker),
-            other => Err(format!("its {MARKER} has format {other}, this version knows {FORMAT}")),
+            FORMAT | FORMAT_WITH_RECORDS => Ok(marker),
+            other => Err(format!(
+                "its {MARKER} has format {other}, this version knows {FORMAT} and \
+                 {FORMAT_WITH_RECORDS}"
+            )),
         }
     }
 
@@ -72,7 +84,7 @@ mod tests {
         assert_eq!((marker.check(ours), marker.sr()), (Ok(()), Ok(ours)));
         assert!(marker.check(other).unwrap_err().contains(&ours.to_string()));
         for (text, why) in
-            [("", "EOF"), ("7", "invalid type"), (r#"{"format":2,"sr":"x"}"#, "format 2")]
+            [("", "EOF"), ("7", "invalid type"), (r#"{"format":3,"sr":"x"}"#, "format 3")]
         {
             let error = Marker::parse(text.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -1,7 +1,8 @@
 //! SRs of type `dir`: raw images in a directory, on a local or network file system.
 //!
 //! # Layout
-//! `<uuid>.raw` is a sparse volume. `.ringway-sr` names the SR of the directory, so that a mount
+//! `<uuid>.raw` is a sparse volume, or an image that volumes share. `<uuid>.qcow2` is an image over
+//! others, and `<uuid>.vdi` the record of a volume with several images. `.ringway-sr` names the SR of the directory, so that a mount
 //! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
 //! volumes that guests know with the block size of the storage. `.ringway-profile` is the profile of
 //! the storage (`model::calibration`). `.new-*` are incomplete files of a
@@ -15,22 +16,28 @@
 mod directory;
 mod files;
 mod marker;
+mod record;
 mod storage_blocks;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
+use record::ImageName;
+
 pub(crate) use directory::SrDirectory;
+pub use record::SnapshotOf;
 
 use super::worker::{Host, SrRequest, SrResponse, Worker};
-use super::{Config, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Configuration key of the directory.
@@ -216,14 +223,90 @@ impl SrDriver for DirDriver {
         Box::pin(async move {
             let Attached { place, worker } = self.of(sr)?;
             let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
-            let (found, block_size) = worker.call(sr, &place, sr_request).await?.into_found()?;
-            let path = place.join(directory::name(vdi));
+            let found = worker.call(sr, &place, sr_request).await?.into_found()?;
+            let (found, images, block_size) = found;
+            let path = place.join(images.first().map_or("", String::as_str));
             if found.read_only && access == Access::Rw {
                 let what = format!("{} cannot be written", path.display());
                 let source = std::io::ErrorKind::PermissionDenied.into();
                 return Err(SrError::Os { what, source });
             }
-            Ok((Backend::File(path.into()), block_size))
+            Ok((backend(&place, &images)?, block_size))
+        })
+    }
+
+    fn can_snapshot(&self) -> bool {
+        true
+    }
+
+    fn prepare_layer(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        layer: Uuid,
+        served: Option<String>,
+    ) -> BoxFuture<'_, Result<Layer, SrError>> {
+        let sr_request = SrRequest::PrepareLayer { vdi: vdi.0, layer, served };
+        Box::pin(async move {
+            let Attached { place, worker } = self.of(sr)?;
+            let images = worker.call(sr, &place, sr_request).await?.into_images()?;
+            let file = place.join(ImageName::qcow2(layer).to_string());
+            Ok(Layer { file, base: backend(&place, &images)? })
+        })
+    }
+
+    fn settle_layer(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        served: Option<String>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        let sr_request = SrRequest::SettleLayer { vdi: vdi.0, served };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
+    }
+
+    fn can_share(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {
+        let sr_request = SrRequest::CanShare { vdi: vdi.0 };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_is() })
+    }
+
+    fn add_snapshot(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        snapshot_of: SnapshotOf,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        let SnapshotOf { vdi: of, unix_seconds } = snapshot_of;
+        let snapshot = Some(unix_seconds);
+        let sr_request = SrRequest::ShareImages { vdi: vdi.0, of: of.0, snapshot };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
+    }
+
+    fn add_clone(&self, sr: SrId, vdi: VdiId, of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        let sr_request = SrRequest::ShareImages { vdi: vdi.0, of: of.0, snapshot: None };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
+    }
+
+    fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(async move {
+            let Attached { place, worker } = self.of(sr)?;
+            let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
+            let (_, images, _) = worker.call(sr, &place, sr_request).await?.into_found()?;
+            backend(&place, &images)
+        })
+    }
+
+    fn prepare_copy(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
+        let sr_request = SrRequest::CheckRoom { bytes };
+        Box::pin(async move {
+            let Attached { place, worker } = self.of(sr)?;
+            worker.call(sr, &place, sr_request).await?.into_nothing()?;
+            Ok(place.join(directory::name(vdi)))
         })
     }
 
@@ -244,4 +327,20 @@ impl SrDriver for DirDriver {
     fn attached_volumes(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
+}
+
+/// Returns the tree of these images of an SR, from the top down.
+fn backend(place: &Path, images: &[String]) -> Result<Backend, SrError> {
+    let mut tree = None;
+    for name in images.iter().rev() {
+        let unknown = || SrError::Worker(format!("its answer names an unknown image {name:?}"));
+        let image = ImageName::parse(name).ok_or_else(unknown)?;
+        let file = place.join(name).into();
+        tree = Some(match (image.format(), tree) {
+            (ImageFormat::Raw, None) => Backend::File(file),
+            (ImageFormat::Raw, Some(_)) => return Err(unknown()),
+            (ImageFormat::Qcow2, below) => Backend::Qcow2 { file, backing: below.map(Box::new) },
+        });
+    }
+    tree.ok_or_else(|| SrError::Worker("its answer names no image".into()))
 }

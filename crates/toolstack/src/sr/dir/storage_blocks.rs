@@ -62,6 +62,22 @@ impl SrDirectory<'_> {
         Ok(list.is_none_or(|list| list.volumes.contains(&vdi.to_string())))
     }
 
+    /// Lists a volume if another one is listed, whose content it has. The caller has locked the
+    /// records.
+    ///
+    /// # Errors
+    /// The list is invalid, or a system call failed.
+    pub(crate) fn copy_storage_blocks(&self, vdi: VdiId, of: VdiId) -> Result<(), SrError> {
+        let Some(mut list) = self.storage_blocks()? else { return Ok(()) };
+        if list.volumes.contains(&of.to_string()) && list.volumes.insert(vdi.to_string()) {
+            // Serialization of plain fields cannot fail.
+            let list = serde_json::to_vec(&list).unwrap_or_default();
+            let bytes = list.len().try_into().unwrap_or_default();
+            self.replace(STORAGE_BLOCKS, bytes, |mut file| file.write_all(&list))?;
+        }
+        Ok(())
+    }
+
     fn storage_blocks(&self) -> Result<Option<StorageBlocks>, SrError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, STORAGE_BLOCKS, flags, Mode::empty()) {

@@ -8,7 +8,7 @@ use model::id::{SrId, Uuid, VdiId};
 use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
-use crate::sr::{Space, SrError, Volume};
+use crate::sr::{SnapshotOf, Space, SrError, Volume};
 
 /// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
 pub(crate) const MAX_LINE_BYTES: usize = 16 << 20;
@@ -64,6 +64,38 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
+    /// Check that a volume of this size in bytes can be begun.
+    CheckRoom { bytes: u64 },
+    /// Name a new image that goes over those of a volume.
+    PrepareLayer {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        #[serde(with = "text")]
+        layer: Uuid,
+        /// File name of the image that a datapath writes for the volume.
+        served: Option<String>,
+    },
+    /// Record whether the new image is the top.
+    SettleLayer {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        /// File name of the image that a datapath writes for the volume.
+        served: Option<String>,
+    },
+    /// Ask whether a clone can share the images of a volume as they are.
+    CanShare {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
+    /// Add a volume over images of another one.
+    ShareImages {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        #[serde(with = "text")]
+        of: Uuid,
+        /// Time of the snapshot, in seconds since 1970; absent for other volumes.
+        snapshot: Option<i64>,
+    },
 }
 
 impl fmt::Display for SrRequest {
@@ -78,6 +110,11 @@ impl fmt::Display for SrRequest {
             Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
             Self::FindVolume { vdi } => write!(f, "find volume {vdi}"),
+            Self::CheckRoom { .. } => write!(f, "look for free space"),
+            Self::PrepareLayer { vdi, .. } => write!(f, "prepare a layer of volume {vdi}"),
+            Self::SettleLayer { vdi, .. } => write!(f, "settle the layer of volume {vdi}"),
+            Self::CanShare { vdi } => write!(f, "look at the layer of volume {vdi}"),
+            Self::ShareImages { of, .. } => write!(f, "share the images of volume {of}"),
         }
     }
 }
@@ -100,8 +137,13 @@ pub(crate) enum SrResponse {
     Sr { total: u64, used: u64, volumes: Vec<WireVolume> },
     /// Volume.
     Volume(WireVolume),
-    /// Volume, and whether guests know it with the block size of its storage.
-    Found { volume: WireVolume, storage_blocks: bool },
+    /// Volume, its images from the top down, and whether guests know it with the block size of its
+    /// storage.
+    Found { volume: WireVolume, images: Vec<String>, storage_blocks: bool },
+    /// File names of images, from the top down.
+    Images(Vec<String>),
+    /// Answer to a question.
+    Is(bool),
     /// SRs.
     Srs(Vec<SrId>),
 }
@@ -114,6 +156,8 @@ pub(crate) struct WireVolume {
     virtual_bytes: u64,
     physical_bytes: u64,
     read_only: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    snapshot_of: Option<SnapshotOf>,
 }
 
 /// [`SrError`] in the protocol.
@@ -161,16 +205,41 @@ impl SrResponse {
         }
     }
 
-    /// Returns the found volume and its block size.
+    /// Returns the found volume, its images and its block size.
     ///
     /// # Errors
     /// The answer is another one.
-    pub(crate) fn into_found(self) -> Result<(Volume, BlockSize), SrError> {
+    pub(crate) fn into_found(self) -> Result<(Volume, Vec<String>, BlockSize), SrError> {
         match self {
-            Self::Found { volume, storage_blocks: true } => Ok((volume.into(), BlockSize::Storage)),
-            Self::Found { volume, storage_blocks: false } => {
-                Ok((volume.into(), BlockSize::Bytes(BlockSize::DEFAULT_BYTES)))
+            Self::Found { volume, images, storage_blocks: true } => {
+                Ok((volume.into(), images, BlockSize::Storage))
             }
+            Self::Found { volume, images, storage_blocks: false } => {
+                let block_size = BlockSize::Bytes(BlockSize::DEFAULT_BYTES);
+                Ok((volume.into(), images, block_size))
+            }
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Returns the images.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_images(self) -> Result<Vec<String>, SrError> {
+        match self {
+            Self::Images(images) => Ok(images),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Returns the answer to a question.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_is(self) -> Result<bool, SrError> {
+        match self {
+            Self::Is(is) => Ok(is),
             other => Err(other.unexpected()),
         }
     }
@@ -204,15 +273,16 @@ impl SrResponse {
 
 impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
-        let Volume { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only } = volume;
-        Self { vdi, virtual_bytes, physical_bytes, read_only }
+        let Volume { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only, snapshot_of } =
+            volume;
+        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of }
     }
 }
 
 impl From<WireVolume> for Volume {
     fn from(wire_volume: WireVolume) -> Self {
-        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only } = wire_volume;
-        Self { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only }
+        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of } = wire_volume;
+        Self { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only, snapshot_of }
     }
 }
 
@@ -228,7 +298,7 @@ impl From<SrError> for WireError {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
             }
             // Only the daemon creates these errors, not a worker.
-            error @ (SrError::Late { .. } | SrError::NotAttached) => {
+            error @ (SrError::Late { .. } | SrError::NotAttached | SrError::NoSnapshots) => {
                 Self::Worker(error.to_string())
             }
             SrError::Worker(why) => Self::Worker(why),
@@ -299,6 +369,11 @@ mod tests {
             SrRequest::DestroyVolume { vdi },
             SrRequest::ResizeVolume { vdi, bytes: 1 },
             SrRequest::FindVolume { vdi },
+            SrRequest::CheckRoom { bytes: 1 },
+            SrRequest::PrepareLayer { vdi, layer: vdi, served: Some("a".into()) },
+            SrRequest::SettleLayer { vdi, served: None },
+            SrRequest::CanShare { vdi },
+            SrRequest::ShareImages { vdi, of: vdi, snapshot: Some(1) },
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
             let received = again(&call);
@@ -337,7 +412,8 @@ mod tests {
     fn a_scan_of_the_most_volumes_fits_into_a_line() {
         let vdi = VdiId(Uuid::from_random([7; 16]));
         let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
-        let volume = Volume { vdi, virtual_bytes, physical_bytes, read_only: false };
+        let snapshot_of = Some(SnapshotOf { vdi, unix_seconds: i64::MIN });
+        let volume = Volume { vdi, virtual_bytes, physical_bytes, read_only: false, snapshot_of };
         let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes =
             serde_json::to_string(&Answer { id: 1, outcome: Ok(sr_response) }).unwrap().len();

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use model::id::VdiId;
 
 use super::proto::{Answer, Call, MAX_LINE_BYTES, SrRequest, SrResponse};
-use crate::sr::SrError;
 use crate::sr::dir::SrDirectory;
+use crate::sr::{SrError, Volume};
 
 /// Process name.
 const PROGRAM: &std::ffi::CStr = c"ringway-storage";
@@ -60,7 +60,7 @@ fn answer(stream: &Mutex<UnixStream>, id: u64, outcome: Result<SrResponse, SrErr
 
 fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
     let open = || SrDirectory::open(&call.place, call.sr());
-    match call.work {
+    match &call.work {
         SrRequest::Create => {
             SrDirectory::create(&call.place, call.sr()).map(|()| SrResponse::Nothing)
         }
@@ -73,25 +73,44 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             // Without the list, all volumes keep the block size of their storage. A full or read-only
             // SR can be attached nevertheless.
             let _unlisted = sr_directory.list_storage_blocks();
+            // What is incomplete is no volume, and is removed at a later attach.
+            let _left = sr_directory.remove_incomplete();
             Ok(SrResponse::sr(sr_directory.space()?, Vec::new()))
         }
         SrRequest::Scan => {
             let sr_directory = open()?;
             Ok(SrResponse::sr(sr_directory.space()?, sr_directory.volumes()?))
         }
-        SrRequest::CreateVolume { vdi, bytes } => {
-            open()?.create_volume(VdiId(vdi), bytes).map(|volume| SrResponse::Volume(volume.into()))
-        }
+        SrRequest::CreateVolume { vdi, bytes } => open()?
+            .create_volume(VdiId(*vdi), *bytes)
+            .map(|volume| SrResponse::Volume(volume.into())),
         SrRequest::DestroyVolume { vdi } => {
-            open()?.destroy_volume(VdiId(vdi)).map(|()| SrResponse::Nothing)
+            open()?.destroy_volume(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
-        SrRequest::ResizeVolume { vdi, bytes } => {
-            open()?.resize_volume(VdiId(vdi), bytes).map(|volume| SrResponse::Volume(volume.into()))
-        }
+        SrRequest::ResizeVolume { vdi, bytes } => open()?
+            .resize_volume(VdiId(*vdi), *bytes)
+            .map(|volume| SrResponse::Volume(volume.into())),
         SrRequest::FindVolume { vdi } => {
-            let (sr_directory, vdi) = (open()?, VdiId(vdi));
+            let (sr_directory, vdi) = (open()?, VdiId(*vdi));
             let volume = sr_directory.volume(vdi)?.into();
-            Ok(SrResponse::Found { volume, storage_blocks: sr_directory.has_storage_blocks(vdi)? })
+            let images = sr_directory.images(vdi)?;
+            let storage_blocks = sr_directory.has_storage_blocks(vdi)?;
+            Ok(SrResponse::Found { volume, images, storage_blocks })
+        }
+        SrRequest::CheckRoom { bytes } => open()?.check_room(*bytes).map(|()| SrResponse::Nothing),
+        SrRequest::PrepareLayer { vdi, layer, served } => {
+            let images = open()?.prepare_layer(VdiId(*vdi), *layer, served.as_deref());
+            images.map(SrResponse::Images)
+        }
+        SrRequest::SettleLayer { vdi, served } => {
+            let volume = open()?.settle_layer(VdiId(*vdi), served.as_deref());
+            volume.map(|volume| SrResponse::Volume(volume.into()))
+        }
+        SrRequest::CanShare { vdi } => open()?.can_share(VdiId(*vdi)).map(SrResponse::Is),
+        SrRequest::ShareImages { vdi, of, snapshot } => {
+            let added = open()?.share_images(VdiId(*vdi), VdiId(*of), *snapshot)?;
+            let volume = |volume: Volume| SrResponse::Volume(volume.into());
+            Ok(added.map_or(SrResponse::Nothing, volume))
         }
     }
 }

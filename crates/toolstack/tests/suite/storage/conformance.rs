@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
 use model::vdi::automaton::Access;
-use toolstack::sr::{Config, SrDriver, SrError, Volume};
+use toolstack::sr::{Config, SnapshotOf, SrDriver, SrError, Volume};
 
 use super::dir::{Place, host};
 
@@ -58,6 +58,7 @@ async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows)
         refusals(&*driver, ours).await;
     }
     users(&*driver, ours).await;
+    layers(&*driver, ours).await;
     assert_eq!(driver.scan(other).await.unwrap().1, [], "each has its own");
 
     let before = driver.scan(ours).await.unwrap().1;
@@ -175,6 +176,42 @@ async fn users(driver: &dyn SrDriver, sr: SrId) {
         for _ in 0..2 {
             driver.detach_volume(sr, vdi(1)).await.unwrap();
         }
+    }
+}
+
+/// Puts a new image over those of a volume, and creates it as a datapath would.
+async fn push(driver: &dyn SrDriver, sr: SrId, (volume, layer): (VdiId, u8)) -> Volume {
+    let prepared = driver.prepare_layer(sr, volume, vdi(layer).0, None).await.unwrap();
+    // The simulator has no files.
+    let _simulated = std::fs::write(prepared.file, "an image");
+    let settled = driver.settle_layer(sr, volume, None).await.unwrap();
+    let images = driver.images(sr, volume).await.unwrap();
+    assert_eq!(driver.attach_volume(sr, volume, Access::Ro).await.unwrap().0, images);
+    driver.detach_volume(sr, volume).await.unwrap();
+    settled
+}
+
+async fn layers(driver: &dyn SrDriver, sr: SrId) {
+    assert!(driver.can_snapshot());
+    let bytes = driver.scan(sr).await.unwrap().1.remove(0).virtual_bytes;
+    let present = push(driver, sr, (vdi(1), 40)).await;
+    assert_eq!((present.virtual_bytes, present.read_only), (bytes, false));
+    let snapshot_of = SnapshotOf { vdi: vdi(1), unix_seconds: 5 };
+    let snapshot = driver.add_snapshot(sr, vdi(3), snapshot_of).await.unwrap();
+    assert_eq!((snapshot.virtual_bytes, snapshot.read_only), (bytes, true));
+    assert_eq!(snapshot.snapshot_of, Some(snapshot_of));
+    for (of, clone, layer) in [(vdi(3), vdi(4), 41), (vdi(1), vdi(5), 42)] {
+        assert!(driver.can_share(sr, of).await.unwrap());
+        driver.add_clone(sr, clone, of).await.unwrap();
+        let made = push(driver, sr, (clone, layer)).await;
+        assert_eq!((made.vdi, made.virtual_bytes, made.read_only), (clone, bytes, false));
+        assert_eq!(made.snapshot_of, None);
+    }
+    driver.prepare_copy(sr, vdi(6), bytes).await.unwrap();
+    let ids: Vec<_> = driver.scan(sr).await.unwrap().1.iter().map(|volume| volume.vdi).collect();
+    assert_eq!(ids[..4], [1, 3, 4, 5].map(vdi));
+    for volume in [3, 4, 5, 6].map(vdi) {
+        driver.destroy_volume(sr, volume).await.unwrap();
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests of the directory without a worker.
 
+mod tree;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 

@@ -1,0 +1,271 @@
+//! Snapshots and clones of volumes, also while guests write them.
+//!
+//! A snapshot puts a new image over the images of a volume; the volume goes on in the new image, and
+//! the snapshot has the others. The datapath of a guest does it while the guest runs, for several
+//! disks at one instant. The images of a volume that no datapath writes are not in use, so an empty
+//! image is created over them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::id::{SrId, Uuid, VbdId, VdiId};
+use model::image::{ImageConvert, ImageFormat, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S};
+use model::report::DiskStats;
+use model::rpc::SnapshotDisk;
+use model::spec::FileRef;
+use model::vdi::automaton::{Access, VolumeState};
+use tokio::sync::OwnedMutexGuard;
+
+use super::step_runner::missing;
+use super::{Machines, StepError};
+use crate::ringway_io::Datapath;
+use crate::sr::{Layer, SnapshotOf, SrDriver, SrError, Volume};
+
+/// Snapshot to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPlan {
+    /// Volume that goes on.
+    pub of: VdiId,
+    /// New volume with its present content.
+    pub snapshot: VdiId,
+    /// Name of the new image.
+    pub layer: Uuid,
+}
+
+/// SR with its driver.
+struct Place<'a> {
+    sr: SrId,
+    driver: &'a dyn SrDriver,
+    datapath: Arc<dyn Datapath>,
+}
+
+/// Volume that gets a new image.
+struct Growing {
+    vdi: VdiId,
+    layer: Layer,
+    /// Disk that a datapath serves for writing.
+    disk: Option<String>,
+}
+
+impl Machines {
+    /// Takes snapshots of volumes of one SR of type `kind`, all at one instant. Waits for other
+    /// calls for these volumes. Returns the snapshots, and the volumes that go on.
+    ///
+    /// May be dropped between calls only if the process ends.
+    ///
+    /// # Errors
+    /// No snapshot exists then. Volumes may have got an empty image more.
+    pub async fn snapshot_volumes(
+        &self,
+        (sr, kind): (SrId, &str),
+        plans: &[SnapshotPlan],
+        unix_seconds: i64,
+    ) -> Result<Vec<(Volume, Volume)>, StepError> {
+        let place = self.place(sr, kind).await?;
+        let _turns = self.lock_all(plans.iter().map(|plan| plan.of)).await;
+        let layers: Vec<_> = plans.iter().map(|plan| (plan.of, plan.layer)).collect();
+        let grown = self.push_layers(&place, &layers).await?;
+        let mut made = Vec::new();
+        for (plan, present) in plans.iter().zip(grown) {
+            let snapshot_of = SnapshotOf { vdi: plan.of, unix_seconds };
+            match place.driver.add_snapshot(sr, plan.snapshot, snapshot_of).await {
+                Ok(snapshot) => made.push((snapshot, present)),
+                Err(error) => {
+                    for (snapshot, _) in made {
+                        // The next scan finds a snapshot that cannot be removed.
+                        let _left = place.driver.destroy_volume(sr, snapshot.vdi).await;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    /// Creates a volume with the content of another one of the same SR, and shares its images.
+    /// `layers` are the names of up to two new images: one for each of the two volumes.
+    ///
+    /// # Errors
+    /// The new volume does not exist then. The other one may have got an empty image more.
+    pub async fn clone_volume(
+        &self,
+        (sr, kind): (SrId, &str),
+        (of, clone): (VdiId, VdiId),
+        layers: [Uuid; 2],
+    ) -> Result<Volume, StepError> {
+        let place = self.place(sr, kind).await?;
+        let _turns = self.lock_all([of]).await;
+        let [own, others] = layers;
+        let is_written = self.written_disk(of).is_some();
+        if is_written || !place.driver.can_share(sr, of).await? {
+            self.push_layers(&place, &[(of, others)]).await?;
+        }
+        place.driver.add_clone(sr, clone, of).await?;
+        match self.push_layers(&place, &[(clone, own)]).await {
+            Ok(mut grown) => grown.pop().ok_or_else(|| missing("no clone of volume", of)),
+            Err(error) => {
+                // The next attach of the SR removes an incomplete volume.
+                let _left = place.driver.destroy_volume(sr, clone).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies a volume, with all its bytes, to a new volume of this size in bytes, in the same or
+    /// another SR. The caller makes sure that no guest writes it meanwhile. Dropping the future ends
+    /// the copy.
+    ///
+    /// # Errors
+    /// The new volume does not exist then.
+    pub async fn copy_volume(
+        &self,
+        (from, vdi): ((SrId, &str), VdiId),
+        (to, copy): ((SrId, &str), VdiId),
+        bytes: u64,
+        progress: &(dyn Fn(f64) + Send + Sync),
+    ) -> Result<Volume, StepError> {
+        let (from, to) = (self.place(from.0, from.1).await?, self.place(to.0, to.1).await?);
+        let source = from.driver.images(from.sr, vdi).await?;
+        let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
+        let (format, deadline_s) = (ImageFormat::Raw, MAX_IMAGE_DEADLINE_S);
+        let convert = ImageConvert { source, path, format, deadline_s };
+        let copied = from.datapath.convert(&convert, progress).await;
+        if let Err(error) = copied {
+            // The image appears when it is complete, so there is nothing to remove in most cases.
+            let _left = to.driver.destroy_volume(to.sr, copy).await;
+            return Err(error.into());
+        }
+        Ok(to.driver.settle_layer(to.sr, copy, None).await?)
+    }
+
+    async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {
+        let driver = self.drivers.sr(kind);
+        let driver = driver.ok_or_else(|| missing("no driver for storage of type", kind))?;
+        if !driver.can_snapshot() {
+            return Err(SrError::NoSnapshots.into());
+        }
+        Ok(Place { sr, driver: &**driver, datapath: self.drivers.io.of(sr).await? })
+    }
+
+    /// Locks volumes against other storage calls. In order, so that two callers never wait for each
+    /// other.
+    async fn lock_all(&self, vdis: impl IntoIterator<Item = VdiId>) -> Vec<StorageTurn<'_>> {
+        let mut vdis: Vec<_> = vdis.into_iter().collect();
+        vdis.sort();
+        vdis.dedup();
+        let mut turns = Vec::new();
+        for vdi in vdis {
+            let turn = Some(self.volumes.lock_storage_calls(vdi).await);
+            turns.push(StorageTurn { machines: self, vdi, turn });
+        }
+        turns
+    }
+
+    /// Returns the disk through which a guest writes a volume, or may write it.
+    fn written_disk(&self, vdi: VdiId) -> Option<VbdId> {
+        self.volumes.users(vdi).into_iter().find_map(|(vbd, state)| match state {
+            VolumeState::Attached(Access::Rw) | VolumeState::Activated(Access::Rw) => Some(vbd),
+            _ => None,
+        })
+    }
+
+    /// Puts a new image over each of these volumes, over all that guests write at one instant.
+    /// Returns the volumes.
+    async fn push_layers(
+        &self,
+        place: &Place<'_>,
+        layers: &[(VdiId, Uuid)],
+    ) -> Result<Vec<Volume>, StepError> {
+        let served = self.served_disks(place, layers.iter().map(|(vdi, _)| *vdi)).await?;
+        let mut growing = Vec::new();
+        let mut outcome = Ok(());
+        for (vdi, layer) in layers {
+            let disk = served.get(vdi);
+            let prepared = place.driver.prepare_layer(place.sr, *vdi, *layer, top(disk)).await;
+            match prepared {
+                Ok(layer) => {
+                    growing.push(Growing { vdi: *vdi, layer, disk: disk.map(|one| one.id.clone()) })
+                }
+                Err(error) => {
+                    outcome = Err(StepError::from(error));
+                    break;
+                }
+            }
+        }
+        if outcome.is_ok() {
+            outcome = create(&*place.datapath, &growing).await;
+        }
+        let settled = self.settle(place, &growing).await?;
+        outcome?;
+        Ok(settled)
+    }
+
+    /// Records which new images are in use. After an error only the datapath knows.
+    async fn settle(
+        &self,
+        place: &Place<'_>,
+        growing: &[Growing],
+    ) -> Result<Vec<Volume>, StepError> {
+        let served = self.served_disks(place, growing.iter().map(|one| one.vdi)).await?;
+        let mut settled = Vec::new();
+        for Growing { vdi, .. } in growing {
+            let served = top(served.get(vdi));
+            settled.push(place.driver.settle_layer(place.sr, *vdi, served).await?);
+        }
+        Ok(settled)
+    }
+
+    /// Returns the served disks of those volumes that a guest writes.
+    async fn served_disks(
+        &self,
+        place: &Place<'_>,
+        vdis: impl Iterator<Item = VdiId>,
+    ) -> Result<BTreeMap<VdiId, DiskStats>, StepError> {
+        let written: BTreeMap<String, VdiId> =
+            vdis.filter_map(|vdi| Some((self.written_disk(vdi)?.to_string(), vdi))).collect();
+        if written.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let stats = place.datapath.stats().await?;
+        let disks = stats.map(|stats| stats.disks).unwrap_or_default();
+        let known = disks.into_iter().filter_map(|disk| Some((*written.get(&disk.id)?, disk)));
+        Ok(known.collect())
+    }
+}
+
+/// Lock of a volume's storage calls, which removes an unused entry when it is dropped.
+struct StorageTurn<'a> {
+    machines: &'a Machines,
+    vdi: VdiId,
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for StorageTurn<'_> {
+    fn drop(&mut self) {
+        drop(self.turn.take());
+        self.machines.volumes.tidy(self.vdi);
+    }
+}
+
+/// Creates the new images: those of served disks at one instant, the others one by one.
+async fn create(datapath: &dyn Datapath, growing: &[Growing]) -> Result<(), StepError> {
+    for Growing { layer, .. } in growing.iter().filter(|one| one.disk.is_none()) {
+        let unknown = || missing("no image file for", layer.file.display());
+        let (base, base_format) = layer.base.image().ok_or_else(unknown)?;
+        let base = base.path().ok_or_else(unknown)?.to_owned();
+        let call = ImageSnapshotCall { base, base_format, path: layer.file.clone() };
+        datapath.create_layer(&call).await?;
+    }
+    let served = growing.iter().filter_map(|one| {
+        let id = one.disk.clone()?;
+        Some(SnapshotDisk { id, file: one.layer.file.clone() })
+    });
+    let disks: Vec<_> = served.collect();
+    if disks.is_empty() { Ok(()) } else { Ok(datapath.snapshot(&disks).await?) }
+}
+
+/// Returns the name of the file that a disk writes.
+fn top(disk: Option<&DiskStats>) -> Option<String> {
+    let file = disk?.backend.files().next().and_then(FileRef::path)?;
+    Some(file.file_name()?.to_str()?.to_owned())
+}
