@@ -91,9 +91,10 @@ fn a_measurement_ends_with_its_caller_and_there_is_one_at_a_time() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     command.arg("calibrate").arg(folder.path()).args(["--size", "64M"]);
     let mut first = command.env_remove("RINGWAY_CONTROL").spawn().unwrap();
-    let inode = format!(":{} ", folder.path().metadata().unwrap().ino());
+    let stat = folder.path().metadata().unwrap();
+    let name = format!("@ringway-calibrate-{}-{}", stat.dev(), stat.ino());
     eventually("it has locked the folder", || {
-        std::fs::read_to_string("/proc/locks").unwrap().contains(&inode)
+        std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name)
     });
     let second = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
     assert!(text(&second.stderr).contains("another measurement of"), "{second:?}");
