@@ -19,8 +19,10 @@ pub enum ImageError {
         source: io::Error,
     },
     /// The file does not begin like an image of this format.
-    #[error("the file is not a qcow2 image: {problem}; state the format that it has")]
+    #[error("the file is not a {format} image: {problem}; state the format that it has")]
     WrongFormat {
+        /// Stated format.
+        format: &'static str,
         /// Difference to the format.
         problem: String,
     },
@@ -45,6 +47,12 @@ pub enum ImageError {
         state: &'static str,
         /// Remedy.
         next: &'static str,
+    },
+    /// The image below is not the one that the image needs.
+    #[error("the image cannot be used over this one: {problem}")]
+    Parent {
+        /// Difference and remedy.
+        problem: String,
     },
     /// An entry of a table, or what it refers to, is invalid.
     #[error("{structure} at byte {offset} of the file is invalid: {problem}; check the image")]

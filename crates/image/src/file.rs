@@ -2,8 +2,11 @@
 
 mod plain;
 
+use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -98,6 +101,29 @@ pub fn run_now<T>(future: impl Future<Output = Result<T, ImageError>>) -> Result
         Poll::Ready(result) => result,
         Poll::Pending => Err(ImageError::Suspended),
     }
+}
+
+/// Creates a file that did not exist, lets `create` fill it, and makes its name durable. After an
+/// error, the file does not exist.
+pub(crate) fn create_new(
+    path: &Path,
+    create: impl FnOnce(&PlainFile) -> Result<(), ImageError>,
+) -> Result<(), ImageError> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let file = PlainFile::new(OwnedFd::from(file.map_err(ImageError::io("create", 0))?));
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let created = create(&file).and_then(|()| {
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(ImageError::io("store the name of", 0))
+    });
+    if created.is_err() {
+        // The file is ours and has no content; the error says why.
+        let _ = std::fs::remove_file(path);
+    }
+    created
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Contract of an image format towards the owner of its map.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::map::{Layout, Place, Word};
@@ -30,6 +31,13 @@ pub trait Format {
 
     /// Returns whether the format notes for each block whether it is stored.
     fn has_blocks(&self) -> bool;
+
+    /// Returns whether each granule has one place, which the allocation of a larger unit fixes: what
+    /// the map takes for absent may have its place on disk, and a place is not given again before it
+    /// is reclaimed.
+    fn has_fixed_places(&self) -> bool {
+        false
+    }
 
     /// Gives up memory that can be filled again from the file.
     fn shrink(&mut self);
@@ -64,12 +72,12 @@ pub trait Format {
     /// [`ImageError::Full`], or storage fails.
     async fn reserve(&mut self, granule: u64) -> Result<(), ImageError>;
 
-    /// Chooses a free cluster, whose content is arbitrary. Nothing on disk changes, but the file may
-    /// grow.
+    /// Chooses a free cluster for a granule. Its content is arbitrary. Nothing on disk changes, but the
+    /// file may grow.
     ///
     /// # Errors
     /// [`ImageError::Full`], or storage fails.
-    async fn allocate(&mut self) -> Result<Place, ImageError>;
+    async fn allocate(&mut self, granule: u64) -> Result<Place, ImageError>;
 
     /// Writes all that [`Format::write`] of these references needs and nothing references yet:
     /// refcounts and new tables. Words that are the same on disk change nothing.
@@ -89,16 +97,26 @@ pub trait Format {
     /// has made the references durable.
     fn take_replaced(&mut self) -> Vec<Place>;
 
+    /// Notes that a granule has lost its place in the map. [`Format::reclaim`] follows.
+    fn enter_limbo(&mut self, _granule: u64) {}
+
+    /// Returns whether a granule has lost its fixed place, which is not reclaimed yet: whatever the
+    /// disk says, the granule has no place.
+    fn is_in_limbo(&self, _granule: u64) -> bool {
+        false
+    }
+
     /// Drops a reference to a cluster that is gone from the disk and that no request uses. The last
     /// one frees the cluster: punches it, then clears its refcount, then may allocate it again.
+    /// `granule` had it, or is `u64::MAX` for one of [`Format::take_replaced`].
     ///
     /// # Errors
     /// Storage fails.
-    async fn reclaim(&mut self, place: Place) -> Result<(), ImageError>;
+    async fn reclaim(&mut self, granule: u64, place: Place) -> Result<(), ImageError>;
 
-    /// Forgets a cluster to which a write failed: a late write may still land there. It is never
-    /// allocated again while this process runs.
-    fn condemn(&mut self, place: Place);
+    /// Forgets a cluster of a granule to which a write failed: a late write may still land there. It
+    /// is never allocated again while this process runs.
+    fn condemn(&mut self, granule: u64, place: Place);
 
     /// Takes over an image. `used` are the references of the journal: their clusters are allocated,
     /// even if their refcounts are not on disk.
@@ -131,4 +149,22 @@ pub enum PieceSource {
     Below,
     /// The file of the image, from this offset in bytes.
     File(u64),
+}
+
+/// Use of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read only.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// Reference to the image below, as the header has it. It is never followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// Name: a path, or another protocol's address.
+    pub file: PathBuf,
+    /// Format, if the header names one.
+    pub format: Option<String>,
 }

@@ -4,11 +4,12 @@
 //! - [`ImageFile`]: the bytes of an image, read and written at offsets. [`PlainFile`] is a file or
 //!   block device of the host.
 //! - **Cluster**: the unit of allocation of a qcow2 image, 512 bytes to 2 MiB.
+//! - **Parent**: the backing of a VHD, which it names by an identity.
 //! - **Subcluster**: a 32nd of a cluster in images with extended L2 entries.
 //! - **Slice**: 4 KiB of a table. Tables are read, cached and written in slices.
 //! - **Backing**: the image below, which has the bytes that this image does not have.
-//! - **Granule**: what one [word](map::Word) of the [map](map::Map) locates: one cluster. Its
-//!   **blocks** are the bits of the word's mask.
+//! - **Granule**: what one [word](map::Word) of the [map](map::Map) locates: one cluster, or 64 KiB of
+//!   a VHD's block. Its **blocks** are the bits of the word's mask.
 //! - **Channel**: one reactor's side of a map ([`channel::MapChannel`]). It reads words without a
 //!   lock, and commits what it wrote.
 //! - **Owner**: the one writer of references ([`owner::Owner`]). Channels ask it.
@@ -36,6 +37,10 @@
 //! ([`owner`], [`format::Format`]): refcounts and new tables, then references, then frees, with a sync
 //! between each. So a power cut leaks clusters at worst. What is acknowledged and not yet referenced is
 //! in the [`journal`], which outlives the process.
+//!
+//! **A place may be fixed.** A granule of a VHD lies where its block lies. Such a place is given again only
+//! after it is reclaimed, and what the map takes for absent may have one on disk
+//! ([`format::Format::has_fixed_places`]).
 //!
 //! **One word says everything about a granule.** So a reader needs one load, and a writer one
 //! compare-exchange. An answer of the owner says only "look again", never a place.
@@ -66,6 +71,7 @@
 
 pub mod channel;
 mod error;
+mod extent;
 mod file;
 pub mod format;
 pub mod journal;
@@ -73,9 +79,17 @@ pub mod map;
 pub mod owner;
 mod planted;
 pub mod qcow2;
+mod report;
 pub mod shared;
 #[cfg(test)]
 mod simulation;
+mod tables;
+pub mod vhd;
+mod writer;
 
 pub use error::ImageError;
+pub use extent::{Extent, ExtentKind};
 pub use file::{ImageFile, PlainFile, run_now};
+pub use report::{CheckReport, Fault};
+pub use tables::TableRange;
+pub use writer::ImageWriter;

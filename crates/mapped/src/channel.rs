@@ -50,6 +50,8 @@ pub(crate) struct MappedChannel {
     granule_bytes: u64,
     /// Whether requests wait for space, or fail.
     waits_for_room: bool,
+    /// Whether the image can say that a granule is zero.
+    pub(crate) has_zeroes: bool,
     container: Arc<FileDisk>,
     service: Arc<dyn Service>,
     mailbox: Arc<Mailbox>,
@@ -92,7 +94,7 @@ impl MappedChannel {
         (file, below): (Box<dyn Channel>, Option<Below>),
         (map, number): (MapChannel, u32),
         (service, mailbox, counters): (Arc<dyn Service>, Arc<Mailbox>, Arc<Counters>),
-        waits_for_room: bool,
+        (waits_for_room, has_zeroes): (bool, bool),
         context: &mut Context<'_>,
     ) -> Self {
         let layout = *map.shared().map.layout();
@@ -103,6 +105,7 @@ impl MappedChannel {
             granule_bytes: 1 << layout.granule_bits,
             map,
             waits_for_room,
+            has_zeroes,
             container,
             service,
             mailbox,

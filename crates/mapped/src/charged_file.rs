@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use disk::{FileDisk, MetadataOp};
-use image::{ImageFile, PlainFile};
+use disk::{Disk as _, FileDisk, MetadataOp};
+use image::{ImageError, ImageFile, PlainFile};
 
 /// File of an image's metadata. Its owner is a thread that nothing schedules, so the disk's share of
 /// the storage is charged after each operation.
@@ -18,8 +18,15 @@ pub(crate) struct ChargedFile {
 }
 
 impl ChargedFile {
-    pub(crate) fn new(plain: PlainFile, disk: Arc<FileDisk>, direct: bool) -> Self {
-        Self { plain: Arc::new(plain), disk, direct }
+    /// Opens the file for metadata of an image. It shares the open file with the data, and so locks and
+    /// fence.
+    pub(crate) fn open(disk: &Arc<FileDisk>, direct: bool) -> Result<Self, ImageError> {
+        let fd = Arc::clone(disk.handover().0);
+        let alignment = disk.geometry().block_size as usize;
+        let plain =
+            if direct { PlainFile::direct(fd, alignment) } else { Ok(PlainFile::shared(fd)) };
+        let plain = Arc::new(plain.map_err(ImageError::io("open", 0))?);
+        Ok(Self { plain, disk: Arc::clone(disk), direct })
     }
 
     /// Charges for an operation if it has succeeded.

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, Layer, LayerCounts};
 use image::ImageError;
 use image::channel::{MapChannel, MapReader};
+use image::format::Backing;
 use image::format::Format;
 use image::journal::{Journal, JournalOwner, JournalSize};
 use image::map::{Map, PagePool};
-use image::qcow2::Backing;
 use image::shared::Shared;
 use reactor::Context;
 
@@ -42,7 +42,8 @@ pub const READ_ONLY_JOURNAL: JournalSize =
 pub struct MappedOptions {
     /// Path of the image, for errors.
     pub path: PathBuf,
-    /// Size and limits that the guest sees, until the disk grows.
+    /// Size and limits that the guest sees, until the disk grows. Without `discard`, the image cannot
+    /// say that a granule is zero.
     pub geometry: Geometry,
     /// Whether requests wait for space, or fail.
     pub waits_for_room: bool,
@@ -175,7 +176,7 @@ impl MappedDisk {
             (file, below),
             map,
             (service, mailbox, Arc::clone(&self.counters)),
-            self.options.waits_for_room,
+            (self.options.waits_for_room, self.options.geometry.discard),
             context,
         );
         Box::new(channel)
@@ -396,6 +397,6 @@ impl Disk for MappedDisk {
     }
 
     fn zeroes_fast(&self, _: bool) -> bool {
-        true
+        self.options.geometry.discard
     }
 }

@@ -65,8 +65,10 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod vhd;
 mod write;
 
 pub use self::disk::{JOURNAL, MappedDisk, MappedOptions, READ_ONLY_JOURNAL};
-pub use self::qcow2::Qcow2Options;
+pub use self::qcow2::LayerOptions;
 pub use self::source::{ImageSource, JournalSource};
+pub use self::vhd::VhdHead;

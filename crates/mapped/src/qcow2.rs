@@ -7,7 +7,7 @@ use disk::{Disk, FileDisk, Geometry};
 use image::journal::JournalOwner;
 use image::map::PagePool;
 use image::qcow2::{Access, Header, Qcow2Format};
-use image::{ImageError, PlainFile, run_now};
+use image::{ImageError, run_now};
 
 use crate::charged_file::ChargedFile;
 use crate::disk::{MappedDisk, MappedOptions};
@@ -16,9 +16,9 @@ use crate::source::{ImageSource, JournalSource};
 /// Smallest logical block in bytes.
 const SECTOR: u32 = 512;
 
-/// Options of a qcow2 layer.
+/// Options of a layer in an image.
 #[derive(Clone)]
-pub struct Qcow2Options {
+pub struct LayerOptions {
     /// Path of the image, for errors.
     pub path: PathBuf,
     /// True to refuse writes. Nothing in the file changes then.
@@ -42,13 +42,13 @@ impl MappedDisk {
     pub fn open_qcow2(
         file: Arc<FileDisk>,
         below: Option<Arc<dyn Disk>>,
-        options: Qcow2Options,
+        options: LayerOptions,
     ) -> Result<Self, ImageError> {
-        let Qcow2Options { path, read_only, direct, waits_for_room, journal, pages } = options;
+        let LayerOptions { path, read_only, direct, waits_for_room, journal, pages } = options;
         let alignment = file.geometry().block_size;
         let source = Qcow2Source {
             file: Arc::clone(&file),
-            direct: direct.then_some(alignment),
+            direct,
             read_only,
             below: below.as_ref().map(|below| below.geometry().size),
         };
@@ -93,23 +93,15 @@ impl MappedDisk {
 /// File of a qcow2 image.
 struct Qcow2Source {
     file: Arc<FileDisk>,
-    /// Alignment of direct I/O. `None` for I/O through the page cache.
-    direct: Option<u32>,
+    direct: bool,
     read_only: bool,
     /// Size of the layer below in bytes, if there is one.
     below: Option<u64>,
 }
 
 impl Qcow2Source {
-    /// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
     fn file(&self) -> Result<ChargedFile, ImageError> {
-        let fd = Arc::clone(self.file.handover().0);
-        let plain = match self.direct {
-            Some(alignment) => PlainFile::direct(fd, alignment as usize),
-            None => Ok(PlainFile::shared(fd)),
-        };
-        let plain = plain.map_err(ImageError::io("open", 0))?;
-        Ok(ChargedFile::new(plain, Arc::clone(&self.file), self.direct.is_some()))
+        ChargedFile::open(&self.file, self.direct)
     }
 }
 

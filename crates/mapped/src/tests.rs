@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use crate::below::Below;
 use crate::disk::{JOURNAL, MappedDisk};
 use crate::mailbox::Mailbox;
-use crate::qcow2::Qcow2Options;
+use crate::qcow2::LayerOptions;
 use crate::service::Service;
 
 const SIZE: u64 = 8 << 20;
@@ -63,7 +63,7 @@ fn open(
     let pages = Arc::new(PagePool::new(64));
     let top = file(&path, false);
     let (read_only, direct) = (false, false);
-    let options = Qcow2Options { path, read_only, direct, waits_for_room, journal, pages };
+    let options = LayerOptions { path, read_only, direct, waits_for_room, journal, pages };
     MappedDisk::open_qcow2(top, below, options)
 }
 

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use crate::channel::{MappedChannel, Target};
 use crate::piece::{Action, Few, Phase};
 
-/// Most bytes of zeroes that a request writes as data: less than a granule at both ends.
+/// Most bytes of zeroes that a piece writes as data: less than a granule at both ends, or a part of a
+/// range that the image cannot mark as zero.
 const ZEROES: usize = 2 << 20;
 
 /// Place in the file for the first bytes of a piece.
@@ -89,10 +90,13 @@ impl MappedChannel {
     }
 
     /// Adds the pieces of a discard or of zeroes. A discard frees whole granules; zeroes are written
-    /// at both ends.
+    /// at both ends. An image that has no mark for zeroes keeps what is discarded.
     pub(crate) fn add_zeroes(&mut self, parent: u32, offset: u64, len: u64, writes: bool) {
         let granule = 1_u64 << self.layout.granule_bits;
         let end = offset + len;
+        if !self.has_zeroes {
+            return self.add_written_zeroes(parent, offset, end, writes);
+        }
         let (first, last) = (offset.next_multiple_of(granule).min(end), end - end % granule);
         if first >= last {
             return self.add_written_zeroes(parent, offset, end, writes);
@@ -103,11 +107,17 @@ impl MappedChannel {
     }
 
     fn add_written_zeroes(&mut self, parent: u32, first: u64, end: u64, writes: bool) {
+        let most = (end - first).min(ZEROES as u64);
+        if !writes || most == 0 {
+            return;
+        }
+        // Nothing writes to it, so all pieces share it.
+        let memory = Mapping::private(most as usize).ok().map(Arc::new);
         let mut at = first;
-        while writes && at < end {
-            let len = (end - at).min(ZEROES as u64);
-            let memory = Mapping::private(len as usize).ok().map(Arc::new);
-            let zeroes = memory.and_then(|one| Buffers::from_mapping(&one, 0, len as usize));
+        while at < end {
+            let len = (end - at).min(most);
+            let zeroes = memory.as_ref();
+            let zeroes = zeroes.and_then(|one| Buffers::from_mapping(one, 0, len as usize));
             let Some(zeroes) = zeroes else {
                 return self.fail_request(parent, IoError::Storage(Errno::NOMEM));
             };

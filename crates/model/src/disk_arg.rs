@@ -1,7 +1,7 @@
 //! A disk on a command line: `PATH[,ro][,serial=S][,queues=N]...`.
 //!
 //! `PATH` may also be `null:SIZE` or `memory:SIZE`. Double a comma in a path, as for QEMU. Write a
-//! file named `null:1G` as `./null:1G`. A file is a raw image, unless `format=qcow2` follows.
+//! file named `null:1G` as `./null:1G`. A file is a raw image, unless `format=` follows.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub struct DiskArg {
 }
 
 /// Options of a `--disk`, for messages.
-const OPTIONS: &str = "format=raw|qcow2, backing=PATH, backing-format=raw|qcow2, ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, \
+const OPTIONS: &str = "format=raw|qcow2|vhd, backing=PATH, backing-format=raw|qcow2|vhd, ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, \
                        poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, \
                        on-full=wait|error, iops=N, bps=SIZE";
 
@@ -236,7 +236,7 @@ mod tests {
             ("a.raw,cache=writethrough", "disk"),
             ("a.raw,", "disk"),
             ("a.raw,queues=0", "queues"),
-            ("a.raw,format=vhd", "format"),
+            ("a.raw,format=vmdk", "format"),
             ("a.raw,backing=b", "backing"),
             ("a.qcow2,format=qcow2,backing=b", "backing_format"),
             ("null:1M,format=raw", "disk"),

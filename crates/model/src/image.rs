@@ -24,6 +24,8 @@ pub enum ImageFormat {
     Raw,
     /// qcow2, version 2 or 3.
     Qcow2,
+    /// VHD: fixed, dynamic or differencing.
+    Vhd,
 }
 
 impl ImageFormat {
@@ -32,6 +34,15 @@ impl ImageFormat {
         match self {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
+            Self::Vhd => "vhd",
+        }
+    }
+
+    /// Returns QEMU's name, which headers of qcow2 images have.
+    pub fn qemu_name(self) -> &'static str {
+        match self {
+            Self::Vhd => "vpc",
+            other => other.name(),
         }
     }
 }
@@ -40,9 +51,9 @@ impl std::str::FromStr for ImageFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let formats = [Self::Raw, Self::Qcow2];
+        let formats = [Self::Raw, Self::Qcow2, Self::Vhd];
         let found = formats.into_iter().find(|format| format.name() == text);
-        found.ok_or_else(|| format!("{text:?} is not raw or qcow2"))
+        found.ok_or_else(|| format!("{text:?} is not raw, qcow2 or vhd"))
     }
 }
 
@@ -52,6 +63,11 @@ fn default_deadline() -> u32 {
 
 fn longest_deadline() -> u32 {
     MAX_IMAGE_DEADLINE_S
+}
+
+/// Returns the format of a new image over another one, unless the caller says otherwise.
+pub(crate) fn snapshot_format() -> ImageFormat {
+    ImageFormat::Qcow2
 }
 
 fn default_extents() -> u32 {
@@ -116,16 +132,19 @@ pub struct ImageCreate {
     pub format: ImageFormat,
     /// Size of the disk in bytes.
     pub size: u64,
-    /// Reference to the image below; qcow2 only.
+    /// Reference to the image below; qcow2 and VHD only. A VHD with one is a differencing image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<ImageBacking>,
+    /// Whether a VHD is a fixed one: the disk as it is, then a footer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fixed: bool,
 }
 
 /// Parameters of `image.convert`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageConvert {
-    /// Tree of images to copy: files, windows of files, and qcow2 images over them. Paths are
+    /// Tree of images to copy: files, windows of files, and qcow2 images and VHDs over them. Paths are
     /// absolute.
     pub source: Backend,
     /// Absolute path of the new image, which must not exist. It has no backing.
@@ -145,8 +164,11 @@ pub struct ImageSnapshotCall {
     pub base: PathBuf,
     /// Its format.
     pub base_format: ImageFormat,
-    /// Absolute path of the new qcow2 image over it, which must not exist.
+    /// Absolute path of the new image over it, which must not exist.
     pub path: PathBuf,
+    /// Format of the new image, by default qcow2. A VHD may lie over a VHD or a raw image.
+    #[serde(default = "snapshot_format")]
+    pub format: ImageFormat,
 }
 
 /// Result of `image.progress`: the running calls of `image.convert`.
@@ -194,6 +216,9 @@ pub struct ImageInfo {
     /// Properties of a qcow2 image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qcow2: Option<Qcow2Info>,
+    /// Properties of a VHD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhd: Option<VhdInfo>,
     /// Notes for the caller, with remedies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -231,6 +256,39 @@ pub struct Qcow2Info {
     /// The first 500 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bitmaps: Vec<ImageBitmap>,
+}
+
+/// Properties of a VHD.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhdInfo {
+    /// Type: `fixed`, `dynamic` or `differencing`.
+    pub disk_type: String,
+    /// Size of a block in bytes. Absent in fixed images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_bytes: Option<u64>,
+    /// Program that made the image, as it calls itself: four characters.
+    pub creator: String,
+    /// Time of its creation, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// Identity of the content, which images over it name.
+    pub unique_id: String,
+    /// Parent of a differencing image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<VhdParent>,
+    /// Whether XenServer's batmap is there.
+    pub batmap: bool,
+}
+
+/// Parent of a differencing VHD, as the image names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhdParent {
+    /// Identity of its content. Zeroes for a raw image.
+    pub unique_id: String,
+    /// Time when it was last changed, in seconds since 1970.
+    pub unix_seconds: u64,
+    /// Path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// Internal snapshot of a qcow2 image.

@@ -30,7 +30,7 @@ impl ImageArg {
             return refuse_below_raw(&file);
         }
         if backing.len() > backing_format.len() {
-            return refuse("backing_format", "is missing: raw or qcow2, for each backing");
+            return refuse("backing_format", "is missing: raw, qcow2 or vhd, for each backing");
         }
         if backing.len() < backing_format.len() {
             return refuse("backing", "is missing, and has a format");
@@ -45,18 +45,13 @@ impl ImageArg {
 
 /// Returns an image over what is below it.
 fn layer(file: PathBuf, format: ImageFormat, below: Option<Backend>) -> Result<Backend, SpecError> {
-    match (format, below) {
-        (ImageFormat::Raw, None) => Ok(Backend::File(file.into())),
-        (ImageFormat::Raw, Some(_)) => refuse_below_raw(&file),
-        (ImageFormat::Qcow2, below) => {
-            Ok(Backend::Qcow2 { file: file.into(), backing: below.map(Box::new) })
-        }
-    }
+    let image = Backend::image_over(format, file.clone().into(), below);
+    image.map_or_else(|| refuse_below_raw(&file), Ok)
 }
 
 fn refuse_below_raw(file: &Path) -> Result<Backend, SpecError> {
     let file = file.display();
-    refuse("backing", format!("{file} is raw, and a raw image has none; state format qcow2"))
+    refuse("backing", format!("{file} is raw, and a raw image has none; state its format"))
 }
 
 #[cfg(test)]
@@ -83,6 +78,8 @@ mod tests {
         assert_eq!(arg(Some(Qcow2), &["/b"], &[Raw]), Ok(image("/a", Some(raw("/b")))));
         let chain = arg(Some(Qcow2), &["/b", "/c"], &[Qcow2, Raw]);
         assert_eq!(chain, Ok(image("/a", Some(image("/b", Some(raw("/c")))))));
+        let vhd = Backend::Vhd { file: "/a".into(), backing: Some(Box::new(raw("/b"))) };
+        assert_eq!(arg(Some(ImageFormat::Vhd), &["/b"], &[Raw]), Ok(vhd));
         for (format, backing, formats, field) in [
             (None, &["/b"][..], &[Raw][..], "backing"),
             (None, &[], &[Raw], "backing"),

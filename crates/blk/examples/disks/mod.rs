@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disk::{Disk, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull, Storage};
+use image::ImageWriter;
 use image::map::PagePool;
-use image::qcow2::{CreateOptions, ImageWriter, create_file};
+use image::qcow2::{CreateOptions, create_file};
 use image::{PlainFile, run_now};
-use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
+use mapped::{JOURNAL, LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::Mapping;
 use share::{Cost, DiskConfig, Profile};
 
@@ -79,14 +80,14 @@ fn layers(dir: &Path, size: u64, count: usize) -> Arc<dyn Disk> {
         if layer == 0 {
             let new = File::options().read(true).write(true).create_new(true).open(&path);
             let new = Arc::new(PlainFile::new(new.unwrap().into()));
-            let mut writer = run_now(ImageWriter::create(new, size)).unwrap();
+            let mut writer = run_now(ImageWriter::create_qcow2(new, size)).unwrap();
             run_now(writer.write(0, &vec![7; size as usize])).unwrap();
             run_now(writer.finish()).unwrap();
         } else {
             create_file(&path, &CreateOptions::new(size)).unwrap();
         }
         let cells = if read_only { READ_ONLY_JOURNAL } else { JOURNAL }.cells().unwrap();
-        let options = Qcow2Options {
+        let options = LayerOptions {
             path: path.clone(),
             read_only,
             direct: false,

@@ -20,8 +20,9 @@ const TIMED_OUT: u8 = 124;
 
 /// Options of `ringway run`.
 #[derive(Debug, Args)]
-#[command(after_help = "Disks: PATH[,OPTION]... with the options format=raw|qcow2, backing=PATH, \
-backing-format=raw|qcow2, ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, on-full=wait|error, iops=N and bps=SIZE \
+#[command(
+    after_help = "Disks: PATH[,OPTION]... with the options format=raw|qcow2|vhd, backing=PATH, \
+backing-format=raw|qcow2|vhd, ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, on-full=wait|error, iops=N and bps=SIZE \
 (caps on requests and bytes a second). PATH is an \
 image file (raw unless its format is stated, which is never guessed), a block device, or null:SIZE or memory:SIZE; double a comma in a path.
 The position of a --disk decides its PCI address: give them in the same order at every start.
@@ -32,7 +33,8 @@ Examples:
       --disk memory:1G,queues=2 --timeout 60s --stats
 
 Ctrl-C ends the machine at once, as if its power was cut. Exit codes: 0 the guest powered off,
-1 something failed (the cause is on standard error), 124 the time limit passed, 130 Ctrl-C.")]
+1 something failed (the cause is on standard error), 124 the time limit passed, 130 Ctrl-C."
+)]
 pub(crate) struct Run {
     /// Kernel image
     #[arg(long, value_name = "FILE")]

@@ -74,8 +74,8 @@ fn the_exit_code_says_what_a_check_found() {
 fn the_format_and_the_path_are_required_and_checked() {
     let dir = tempfile::tempdir().unwrap();
     let cases = [
-        ("info a.qcow2", 2, "--format <qcow2|raw>"),
-        ("info a.qcow2 --format vhd", 2, "not raw or qcow2"),
+        ("info a.qcow2", 2, "--format <qcow2|vhd|raw>"),
+        ("info a.qcow2 --format vmdk", 2, "not raw, qcow2 or vhd"),
         ("create a.qcow2 lots --format qcow2", 2, "use K, M, G or T"),
         ("create a.qcow2 1G --format qcow2 --backing b", 2, "--backing-format"),
         ("check a.qcow2 --format qcow2 --timeout 25h", 2, "24h"),
@@ -134,4 +134,32 @@ fn disks_are_copied_and_snapshots_made_without_a_running_ringway_io() {
     );
     assert!(chain.status.success(), "{chain:?}");
     assert!(std::fs::read(dir.path().join("f.raw")).unwrap() == content);
+}
+
+#[test]
+fn vhds_are_created_converted_checked_and_put_over_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..3 << 20).map(|at: u32| (at >> 9) as u8).collect();
+    std::fs::write(dir.path().join("a.raw"), &content).unwrap();
+    let done = |words: &str| {
+        let output = image(dir.path(), words);
+        assert!(output.status.success(), "{words}: {output:?}");
+        stdout(&output)
+    };
+    let text = done("convert a.raw a.vhd --format raw --to vhd");
+    assert!(text.contains("type         dynamic"), "{text}");
+    let text = done("snapshot a.vhd b.vhd --format vhd --to vhd");
+    assert!(text.contains("parent       a.vhd ("), "{text}");
+    let text = done("create c.vhd 3M --format vhd --fixed");
+    assert!(text.contains("type         fixed"), "{text}");
+    assert!(done("check a.vhd --format vhd").starts_with("0 errors, 0 leaked"));
+    assert!(done("map b.vhd --format vhd").contains("unallocated"));
+    let below = "--backing a.vhd --backing-format vhd";
+    done(&format!("convert b.vhd b.raw --format vhd --to raw {below}"));
+    assert!(std::fs::read(dir.path().join("b.raw")).unwrap() == content);
+    let below = below.replace("a.vhd", "c.vhd");
+    let refused = image(dir.path(), &format!("convert b.vhd d --format vhd --to raw {below}"));
+    assert!(stderr(&refused).contains("give the image with that identity"), "{refused:?}");
+    let refused = image(dir.path(), "create d.raw 3M --format raw --fixed");
+    assert!(stderr(&refused).contains("a fixed image is a VHD"), "{refused:?}");
 }

@@ -120,6 +120,9 @@ impl<F: Format> Owner<F> {
             granted if granted.is_data() => Word::BELOW,
             other => other,
         };
+        if self.show_place(granule, page, prior).await? {
+            return Ok(AnswerKind::Look);
+        }
         let place = self.allocate(granule).await?;
         let base = if prior == Word::ZERO { Base::Zero } else { Base::Below };
         let empty = Word::data(place, 0, base);
@@ -138,13 +141,31 @@ impl<F: Format> Owner<F> {
         Ok(AnswerKind::Granted(Grant { granule, page, prior, place, base, entry }))
     }
 
+    /// Shows the place that an absent granule has on disk, if the format fixes places. Returns whether
+    /// it has one.
+    async fn show_place(
+        &mut self,
+        granule: u64,
+        page: PageId,
+        prior: Word,
+    ) -> Result<bool, Obstacle> {
+        if !self.format.has_fixed_places() || !self.gets_empty_place(prior) {
+            return Ok(false);
+        }
+        let newest = self.newest_loaded(granule).await?;
+        if newest.is_data() {
+            self.shared.map.swap(page, granule, newest);
+        }
+        Ok(newest.is_data())
+    }
+
     /// Allocates a cluster for a granule.
     async fn allocate(&mut self, granule: u64) -> Result<Place, Obstacle> {
         if !self.journal.has_room(1) {
             return Err(Obstacle::Later);
         }
         self.format.reserve(granule).await?;
-        let place = self.format.allocate().await?;
+        let place = self.format.allocate(granule).await?;
         self.counts.allocations += 1;
         Ok(place)
     }
@@ -173,6 +194,11 @@ impl<F: Format> Owner<F> {
             let found = self.shared.map.load(next);
             let word = found.word.in_top();
             let Some(page) = found.page.filter(|_| self.gets_empty_place(word)) else { return };
+            match self.show_place(next, page, word).await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(_) => return,
+            }
             let Ok(place) = self.allocate(next).await else { return };
             let base = if word == Word::ZERO { Base::Zero } else { Base::Below };
             if self.place_empty(next, page, Word::data(place, 0, base)).is_err() {
@@ -189,7 +215,7 @@ impl<F: Format> Owner<F> {
             Some((id, entry)) if entry.zero_number > 0 => self.journal.set_word(id, Word::ZERO),
             _ => self.journal.remove(granule),
         }
-        self.format.condemn(place);
+        self.format.condemn(granule, place);
         self.shared.map.swap(page, granule, prior);
         self.retry_busy();
     }
@@ -221,7 +247,8 @@ impl<F: Format> Owner<F> {
         let Some(page) = found.page else { return Ok(true) };
         match found.word.kind() {
             Kind::Busy if !is_planted(Bug::BusyGranted) => return Err(Obstacle::Busy),
-            Kind::Zero => return Ok(true),
+            // Its place may keep a larger unit from being freed.
+            Kind::Zero if !self.show_place(granule, page, found.word).await? => return Ok(true),
             _ => {}
         }
         if !self.journal.has_room(1) {

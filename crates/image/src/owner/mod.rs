@@ -181,6 +181,7 @@ impl<F: Format> Owner<F> {
     /// As [`Self::newest`], with records that are read already.
     fn newest_of(&self, granule: u64, on_disk: Word, records: &[Record]) -> Word {
         let word = match self.journal.entry(granule) {
+            None if self.format.is_in_limbo(granule) && on_disk.is_data() => Word::ZERO,
             None => on_disk,
             Some((_, entry)) if !entry.is_granted() => entry.word,
             Some((_, entry)) if entry.zero_number > 0 => Word::ZERO,

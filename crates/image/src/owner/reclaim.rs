@@ -38,6 +38,7 @@ impl<F: Format> Owner<F> {
         if old.is_data() && old.file() == 0 {
             let is_durable = is_planted(Bug::FreedBeforeDurable);
             let place = old.place();
+            self.format.enter_limbo(granule);
             self.freed.push(Freed { granule, place, epoch, number, is_durable });
         }
     }
@@ -73,7 +74,7 @@ impl<F: Format> Owner<F> {
         let ready = |freed: &Freed| freed.is_durable && is_unused(freed.epoch);
         let Some(at) = self.freed.iter().position(ready) else { return Ok(false) };
         let freed = self.freed.swap_remove(at);
-        self.format.reclaim(freed.place).await?;
+        self.format.reclaim(freed.granule, freed.place).await?;
         self.counts.reclaimed += 1;
         self.retry_room();
         Ok(true)

@@ -44,10 +44,11 @@ impl<F: Format> Owner<F> {
         };
         owner.drop_grants();
         let granules: BTreeSet<u64> = owner.dirty_granules();
+        // Before anything is written: the format must know what the journal uses.
+        owner.sort_clusters(&granules).await?;
         if !is_planted(Bug::JournalNotFolded) {
             owner.fold_all(&granules).await?;
         }
-        owner.sort_clusters(&granules).await?;
         Ok(owner)
     }
 
@@ -112,6 +113,7 @@ impl<F: Format> Owner<F> {
             if is_lost && on_disk.file() == 0 {
                 let number = self.journal.entry(granule).map_or(0, |(_, entry)| entry.number);
                 let place = on_disk.place();
+                self.format.enter_limbo(granule);
                 self.freed.push(Freed { granule, place, epoch: 0, number, is_durable: false });
             }
         }

@@ -1,7 +1,7 @@
 //! Persistent bitmaps of other programs.
 
-use super::header::TableRange;
 use super::image::Image;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Bytes of a directory entry before its variable fields.

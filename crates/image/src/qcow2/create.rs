@@ -1,14 +1,14 @@
 //! Creation of images.
 
-use std::fs::{File, OpenOptions};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::extensions::Extensions;
 use super::feature::{Features, Incompatible, name_table};
-use super::header::{Backing, FIELD_BYTES, MAGIC, MAX_BACKING_BYTES};
-use crate::{ImageError, ImageFile, PlainFile, run_now};
+use super::header::{FIELD_BYTES, MAGIC, MAX_BACKING_BYTES};
+use crate::file::create_new;
+use crate::format::Backing;
+use crate::{ImageError, ImageFile, run_now};
 
 /// Largest disk in bytes: 64 TiB.
 pub const MAX_DISK_BYTES: u64 = 64 << 40;
@@ -65,9 +65,9 @@ impl CreateOptions {
             return refuse(problem);
         }
         match backing.format.as_deref() {
-            Some("raw" | "qcow2") => Ok(()),
-            Some(other) => refuse(format!("the backing format {other:?} is not raw or qcow2")),
-            None => refuse("the format of the backing image is missing: raw or qcow2".into()),
+            Some("raw" | "qcow2" | "vpc") => Ok(()),
+            Some(other) => refuse(format!("the backing format {other:?} is not raw, qcow2 or vpc")),
+            None => refuse("the format of the backing image is missing: raw, qcow2 or vpc".into()),
         }
     }
 }
@@ -154,21 +154,7 @@ pub async fn create(file: &impl ImageFile, options: &CreateOptions) -> Result<()
 /// As [`create`], or the file exists.
 pub fn create_file(path: &Path, options: &CreateOptions) -> Result<(), ImageError> {
     options.check()?;
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-    let file = PlainFile::new(OwnedFd::from(file.map_err(ImageError::io("create", 0))?));
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let created = run_now(create(&file, options)).and_then(|()| {
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(ImageError::io("store the name of", 0))
-    });
-    if created.is_err() {
-        // The file is ours and has no content; the error says why.
-        let _ = std::fs::remove_file(path);
-    }
-    created
+    create_new(path, |file| run_now(create(file, options)))
 }
 
 /// Returns the first cluster, without its zeroes at the end.

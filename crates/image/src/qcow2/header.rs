@@ -2,12 +2,12 @@
 
 mod fields;
 
-use std::path::PathBuf;
-
 use super::compressed::Compression;
 use super::extensions::{BitmapsExtension, Extension, Extensions};
 use super::feature::{AUTOCLEAR_BITMAPS, Features, Incompatible};
 use super::l2::{EntryFormat, SUBCLUSTERS};
+use crate::format::{Access, Backing};
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 use fields::Fields;
 
@@ -23,40 +23,6 @@ const MAX_REFCOUNT_ORDER: u32 = 6;
 const MAX_SNAPSHOTS: u32 = 65_536;
 /// Longest name of a backing image in bytes.
 pub(super) const MAX_BACKING_BYTES: u32 = 1023;
-
-/// Use of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Read only.
-    Read,
-    /// Read and write.
-    Write,
-}
-
-/// Place of a table in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableRange {
-    /// Offset in bytes.
-    pub offset: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-}
-
-impl TableRange {
-    /// Returns the number of entries of 8 bytes.
-    pub fn words(&self) -> u64 {
-        self.bytes / 8
-    }
-}
-
-/// Reference to the image below, as the header has it. It is never followed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backing {
-    /// Name: a path, or another protocol's address.
-    pub file: PathBuf,
-    /// Format, if the header names one.
-    pub format: Option<String>,
-}
 
 /// Checked header.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::header::{Access, Header};
+use super::header::Header;
 use super::l2::Compressed;
-use super::tables::Tables;
+use crate::format::Access;
+use crate::tables::Tables;
 use crate::{ImageError, ImageFile};
 
 /// Open image. One owner uses it at a time. Nothing is locked: the caller has taken the lock.

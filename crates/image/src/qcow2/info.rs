@@ -2,9 +2,10 @@
 
 use super::bitmaps::Bitmap;
 use super::feature::Incompatible;
-use super::header::{Backing, Header};
+use super::header::Header;
 use super::image::Image;
 use super::snapshots::Snapshot;
+use crate::format::Backing;
 use crate::{ImageError, ImageFile};
 
 /// Most snapshots, and most bitmaps, that a report lists.

@@ -1,8 +1,8 @@
 //! Lookup: where the bytes of the disk are.
 
-use super::header::TableRange;
 use super::image::Image;
 use super::l2::{Cluster, L1Entry, L2Entry, Mapping};
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Range of the disk with one mapping.

@@ -1,8 +1,9 @@
 //! Refcounts: the number of references to each cluster of the file.
 
-use super::header::{Header, TableRange};
+use super::header::Header;
 use super::image::Image;
-use super::tables::SLICE_BYTES;
+use crate::tables::SLICE_BYTES;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Bits of an entry of the refcount table that contain an offset.

@@ -1,7 +1,7 @@
 //! Internal snapshots of other programs.
 
-use super::header::TableRange;
 use super::image::Image;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Bytes of an entry before its variable fields.

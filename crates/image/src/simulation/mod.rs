@@ -19,6 +19,7 @@ mod resize;
 mod storage;
 mod tests;
 mod toy;
+mod vhd;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

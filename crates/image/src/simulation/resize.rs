@@ -8,7 +8,10 @@ use super::format::SimFormat;
 use super::qcow2::Qcow2Options;
 use super::random::Random;
 use super::storage::SimFile;
+use super::tests::{DYNAMIC, ODD};
+use super::vhd::VhdOptions;
 use crate::qcow2::{Access, Image, Mapping, Qcow2Format};
+use crate::vhd::{self, VhdFormat};
 use crate::{ImageError, run_now};
 
 /// Cuts after each call.
@@ -76,6 +79,41 @@ const SMALL: Qcow2Options = Qcow2Options {
     room: 3000,
     ..super::tests::SMALL
 };
+
+async fn grow_vhd(file: SimFile, options: VhdOptions, size: u64) -> Result<(), ImageError> {
+    <VhdFormat<SimFile> as SimFormat>::open(file, options).await?.resize(size, 0).await
+}
+
+#[test]
+fn a_vhd_has_its_old_or_its_new_size() {
+    // The last granule has data behind the end of the disk.
+    let stored = &[(4, [0xff; 16]), (23, [0xff; 16])];
+    for options in [VhdOptions { stored, ..DYNAMIC }, VhdOptions { stored, ..ODD }] {
+        let (old, size) = (options.size, 40 << 19);
+        let (mut calls, mut has_ended) = (0, false);
+        while !has_ended {
+            (calls, has_ended) = (calls + 1, true);
+            for cut in 0..CUTS {
+                let image = VhdFormat::<SimFile>::create(options);
+                has_ended &= poll(grow_vhd(image.file.clone(), options, size), calls);
+                image.file.cut(&mut Random::new(calls * CUTS + cut));
+                let found = VhdFormat::<SimFile>::check(&image, options, cut);
+                assert_eq!(found.as_ref(), Ok(&image.initial), "{options:?} after {calls} calls");
+                let file = image.file.direct();
+                let mut disk = run_now(vhd::Image::open(file, Access::Read)).unwrap();
+                let found = disk.footer().size;
+                assert!(found == size || (found == old && !has_ended), "{found} after {calls}");
+                let mut at = old;
+                while at < found {
+                    let run = run_now(disk.lookup(at)).unwrap();
+                    let value = |place| image.file.value(place as usize / 512);
+                    assert_eq!(run.host_offset.map_or(0, value), 0, "{at} after {calls} calls");
+                    at += if run.host_offset.is_some() { 512 } else { run.bytes };
+                }
+            }
+        }
+    }
+}
 
 #[test]
 fn a_larger_l1_table_is_complete_before_it_is_named() {

@@ -206,7 +206,7 @@ impl Format for Toy {
         Ok(())
     }
 
-    async fn allocate(&mut self) -> Result<Place, ImageError> {
+    async fn allocate(&mut self, _: u64) -> Result<Place, ImageError> {
         self.free.pop().map(place_of).ok_or(ImageError::Full)
     }
 
@@ -237,7 +237,7 @@ impl Format for Toy {
         std::mem::take(&mut self.replaced)
     }
 
-    async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
+    async fn reclaim(&mut self, _: u64, place: Place) -> Result<(), ImageError> {
         while let Some(late) = self.unpunched.pop() {
             self.punch(late).await?;
         }
@@ -256,7 +256,7 @@ impl Format for Toy {
         Ok(())
     }
 
-    fn condemn(&mut self, place: Place) {
+    fn condemn(&mut self, _: u64, place: Place) {
         self.condemned.push(cluster_at(place));
     }
 

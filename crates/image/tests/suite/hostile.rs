@@ -70,7 +70,8 @@ fn write_image(path: &Path, seed: u64) {
     for round in 0..3 {
         let mut references = Vec::new();
         for granule in (round..granules).step_by(7 + (seed % 50) as usize) {
-            let place = run_now(format.reserve(granule)).and_then(|()| run_now(format.allocate()));
+            let place =
+                run_now(format.reserve(granule)).and_then(|()| run_now(format.allocate(granule)));
             let data = |place| Word::data(place, layout.full_mask(), Base::Zero);
             references.push((granule, place.map_or(Word::ZERO, data)));
         }
@@ -79,7 +80,7 @@ fn write_image(path: &Path, seed: u64) {
         let freed = if written.is_ok() { format.take_replaced() } else { Vec::new() };
         let old = words.iter().filter(|word| word.is_data()).map(|word| word.place());
         for place in freed.into_iter().chain(old) {
-            let _ = run_now(format.reclaim(place));
+            let _ = run_now(format.reclaim(u64::MAX, place));
         }
     }
     let _ = run_now(format.resize(layout.granules << layout.granule_bits << 1, 1 << 20));

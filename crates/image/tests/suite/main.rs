@@ -8,4 +8,6 @@ mod disk;
 mod hostile;
 mod qemu;
 mod refusals;
+mod vhd;
 mod written;
+mod xenserver;

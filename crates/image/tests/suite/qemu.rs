@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use image::qcow2::{Access, CheckReport, Extent, ExtentKind, Image, Mapping};
+use image::qcow2::{Access, Image, Mapping};
+use image::{CheckReport, Extent, ExtentKind};
 use image::{PlainFile, run_now};
 use serde_json::Value;
 

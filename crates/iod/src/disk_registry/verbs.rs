@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use model::image::ImageFormat;
 use model::poll::PollChange;
 use model::rpc::{DiskReply, Replace, ReplaceReply, RpcError, Snapshot, SnapshotDisk};
 use model::share::DiskShare;
@@ -78,8 +79,10 @@ impl DiskRegistry {
         let ids: Vec<_> = snapshot.disks.iter().map(|disk| disk.id.as_str()).collect();
         self.replace_all(&ids, |served_disk| {
             let is_it = |disk: &&SnapshotDisk| disk.id == served_disk.spec().id;
-            let file = snapshot.disks.iter().find(is_it).map(|disk| disk.file.clone());
-            served_disk.prepare_snapshot(file.unwrap_or_default())
+            let disk = snapshot.disks.iter().find(is_it);
+            let file = disk.map(|disk| disk.file.clone()).unwrap_or_default();
+            let format = disk.map_or(ImageFormat::Qcow2, |disk| disk.format);
+            served_disk.prepare_snapshot(file, format)
         })
     }
 

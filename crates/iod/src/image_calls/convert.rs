@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use disk::DiskError;
-use image::qcow2::ImageWriter;
-use image::{ImageError, ImageFile, PlainFile, run_now};
+use image::qcow2::Qcow2Format;
+use image::vhd::VhdFormat;
+use image::{ImageError, ImageFile, ImageWriter, PlainFile, run_now};
 use model::image::{ImageConvert, ImageFormat};
 
 use super::ImageCallError;
@@ -28,7 +29,8 @@ pub(super) struct Progress {
 /// New image.
 enum Target {
     Raw(PlainFile),
-    Qcow2(Box<ImageWriter<Arc<PlainFile>>>),
+    Qcow2(Box<ImageWriter<Qcow2Format<Arc<PlainFile>>>>),
+    Vhd(Box<ImageWriter<VhdFormat<Arc<PlainFile>>>>),
 }
 
 impl Target {
@@ -41,8 +43,12 @@ impl Target {
                 Ok(Self::Raw(file))
             }
             ImageFormat::Qcow2 => {
-                let writer = run_now(ImageWriter::create(Arc::new(file), size))?;
+                let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size))?;
                 Ok(Self::Qcow2(Box::new(writer)))
+            }
+            ImageFormat::Vhd => {
+                let writer = run_now(ImageWriter::create_vhd(Arc::new(file), size))?;
+                Ok(Self::Vhd(Box::new(writer)))
             }
         }
     }
@@ -50,6 +56,7 @@ impl Target {
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
         let file = match self {
             Self::Qcow2(writer) => return run_now(writer.write(offset, data)),
+            Self::Vhd(writer) => return run_now(writer.write(offset, data)),
             Self::Raw(file) => file,
         };
         let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
@@ -71,6 +78,7 @@ impl Target {
         match self {
             Self::Raw(_) => Ok(()),
             Self::Qcow2(writer) => run_now((*writer).finish()),
+            Self::Vhd(writer) => run_now((*writer).finish()),
         }
     }
 }

@@ -6,11 +6,13 @@
 mod convert;
 mod create;
 mod new_file;
+mod open_file;
 mod qcow2;
 mod raw;
 mod source;
 #[cfg(test)]
 mod tests;
+mod vhd;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -161,6 +163,7 @@ fn info(query: &ImageQuery, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCa
     match query.format {
         ImageFormat::Raw => raw::info(&query.path),
         ImageFormat::Qcow2 => qcow2::info(&query.path, stop),
+        ImageFormat::Vhd => vhd::info(&query.path, stop),
     }
 }
 
@@ -171,6 +174,7 @@ fn check(call: &ImageCheck, stop: &Arc<AtomicBool>) -> Result<ImageCheckReport, 
             Err(ImageCallError::Refused(problem.into()))
         }
         ImageFormat::Qcow2 => qcow2::check(&call.path, call.repair_leaks, stop),
+        ImageFormat::Vhd => vhd::check(&call.path, call.repair_leaks, stop),
     }
 }
 
@@ -178,17 +182,18 @@ fn map(call: &ImageMap, stop: &Arc<AtomicBool>) -> Result<ImageMapReply, ImageCa
     match call.format {
         ImageFormat::Raw => raw::map(call),
         ImageFormat::Qcow2 => qcow2::map(call, stop),
+        ImageFormat::Vhd => vhd::map(call, stop),
     }
 }
 
 fn create(call: &ImageCreate, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
-    create::create(call)?;
+    create::create(call, stop)?;
     new_info(&call.path, call.format, stop)
 }
 
 fn snapshot(call: &ImageSnapshotCall, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
     create::snapshot(call, stop)?;
-    new_info(&call.path, ImageFormat::Qcow2, stop)
+    new_info(&call.path, call.format, stop)
 }
 
 /// Returns the properties of an image that was created.

@@ -1,56 +1,33 @@
 //! Calls on qcow2 images.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use disk::{DiskError, ImageLock, open_image};
-use image::qcow2::{Access, CheckReport, ExtentKind, Image, Info};
+use image::qcow2::{Image, Info};
 use image::{PlainFile, run_now};
 use model::image::{
-    ImageBacking, ImageBitmap, ImageCheckReport, ImageExtent, ImageExtentKind, ImageFault,
-    ImageFormat, ImageInfo, ImageMap, ImageMapReply, ImageSnapshot, Qcow2Info,
+    ImageBacking, ImageBitmap, ImageCheckReport, ImageFormat, ImageInfo, ImageMap, ImageMapReply,
+    ImageSnapshot, Qcow2Info,
 };
 
+use super::open_file::{Locking, OpenFile, check_report, map_reply};
 use super::{ImageCallError, written_note};
 
 /// Longest name in a report, in characters: 500 snapshots and 500 bitmaps fit into a reply.
 const MAX_NAME_CHARS: usize = 255;
 
-/// Open image with the file that its locks belong to.
-struct OpenImage {
-    image: Image<PlainFile>,
-    file: Arc<OwnedFd>,
-    _lock: Option<ImageLock>,
-}
-
-/// Lock that a call takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Locking {
-    None,
-    Read,
-    Write,
-}
+type OpenImage = OpenFile<Image<PlainFile>>;
 
 fn open(
     path: &Path,
     locking: Locking,
     stop: &Arc<AtomicBool>,
 ) -> Result<OpenImage, ImageCallError> {
-    let writes = locking == Locking::Write;
-    let file = Arc::new(open_image(path, !writes)?);
-    // Locked before the first byte is read: a writer could change it meanwhile.
-    let lock = match locking {
-        Locking::None => None,
-        Locking::Read | Locking::Write => Some(ImageLock::take(path, Arc::clone(&file), writes)?),
-    };
-    let own = file.try_clone().map_err(DiskError::os("open", path))?;
-    let access = if writes { Access::Write } else { Access::Read };
-    let mut image =
-        run_now(Image::open(PlainFile::new(own), access)).map_err(ImageCallError::image(path))?;
-    image.stop_when(Arc::clone(stop));
-    Ok(OpenImage { image, file, _lock: lock })
+    let access = locking.access();
+    let mut open = OpenFile::open(path, locking, |file| Image::open(file, access))?;
+    open.image.stop_when(Arc::clone(stop));
+    Ok(open)
 }
 
 pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
@@ -67,6 +44,7 @@ pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, Ima
         file_bytes: info.file_bytes,
         stored_bytes: super::raw::stored_bytes(path, &open.file)?,
         qcow2: Some(report(info)),
+        vhd: None,
         notes,
     })
 }
@@ -120,24 +98,6 @@ pub(super) fn check(
     checked.map(check_report).map_err(ImageCallError::image(path))
 }
 
-fn check_report(report: CheckReport) -> ImageCheckReport {
-    let fault = |fault: image::qcow2::Fault| ImageFault {
-        offset: fault.offset,
-        leak: fault.is_leak,
-        problem: fault.problem,
-    };
-    ImageCheckReport {
-        errors: report.errors,
-        leaks: report.leaks,
-        repaired_leaks: report.repaired_leaks,
-        repaired_marks: report.repaired_marks,
-        faults: report.faults.into_iter().map(fault).collect(),
-        clusters: report.clusters,
-        allocated_clusters: report.allocated_clusters,
-        compressed_clusters: report.compressed_clusters,
-    }
-}
-
 pub(super) fn map(
     call: &ImageMap,
     stop: &Arc<AtomicBool>,
@@ -146,20 +106,5 @@ pub(super) fn map(
     // The limit is at most 10,000.
     let extents = run_now(open.image.map(call.start, call.limit as usize))
         .map_err(ImageCallError::image(&call.path))?;
-    let size_bytes = open.image.header().size;
-    let end = extents.last().map_or(size_bytes, |last| last.start + last.bytes);
-    let extent = |extent: image::qcow2::Extent| {
-        let (kind, file_offset) = match extent.kind {
-            ExtentKind::Unallocated => (ImageExtentKind::Unallocated, None),
-            ExtentKind::Zero => (ImageExtentKind::Zero, None),
-            ExtentKind::Data { host_offset } => (ImageExtentKind::Data, Some(host_offset)),
-            ExtentKind::Compressed => (ImageExtentKind::Compressed, None),
-        };
-        ImageExtent { start: extent.start, bytes: extent.bytes, kind, file_offset }
-    };
-    Ok(ImageMapReply {
-        size_bytes,
-        extents: extents.into_iter().map(extent).collect(),
-        next: (end < size_bytes).then_some(end),
-    })
+    Ok(map_reply(open.image.header().size, extents))
 }

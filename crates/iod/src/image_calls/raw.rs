@@ -36,7 +36,16 @@ pub(super) fn info(path: &Path) -> Result<ImageInfo, ImageCallError> {
     let notes = Vec::from_iter(written_note(path, &file)?);
     let stored_bytes = stored_bytes(path, &file)?;
     let (path, format, file_bytes) = (path.into(), ImageFormat::Raw, size_bytes);
-    Ok(ImageInfo { path, format, size_bytes, file_bytes, stored_bytes, qcow2: None, notes })
+    Ok(ImageInfo {
+        path,
+        format,
+        size_bytes,
+        file_bytes,
+        stored_bytes,
+        qcow2: None,
+        vhd: None,
+        notes,
+    })
 }
 
 pub(super) fn map(call: &ImageMap) -> Result<ImageMapReply, ImageCallError> {

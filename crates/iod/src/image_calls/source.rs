@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use disk::{DiskError, ImageLock, open_image};
-use image::qcow2::{Access, Compressed, Image, Mapping};
+use image::format::Access;
+use image::qcow2::{Compressed, Image, Mapping};
+use image::vhd::{self, DiskType};
 use image::{ImageError, ImageFile, PlainFile, run_now};
 use model::spec::Backend;
 use rustix::fs::{SeekFrom, seek};
@@ -30,6 +32,10 @@ enum Node {
         below: Option<Box<Source>>,
         /// Compressed cluster that was read last.
         cluster: Option<(Compressed, Vec<u8>)>,
+    },
+    Vhd {
+        image: Box<vhd::Image<PlainFile>>,
+        below: Option<Box<Source>>,
     },
     Window {
         child: Box<Source>,
@@ -61,16 +67,13 @@ impl Source {
                 let below = backing.as_deref().map(|backing| Self::open(backing, stop));
                 let below = below.transpose()?.map(Box::new);
                 if below.is_none() && image.header().backing().is_some() {
-                    let problem = format!(
-                        "the image {path} has only a part of its disk; give the image below, too \
-                         (--backing)"
-                    );
-                    return Err(ImageCallError::Refused(problem));
+                    return Err(ImageCallError::Refused(only_a_part(&path)));
                 }
                 let size = image.header().size;
                 let node = Node::Qcow2 { image: Box::new(image), below, cluster: None };
                 Ok(Self { node, size, path, _lock: Some(lock) })
             }
+            Backend::Vhd { file, backing } => Self::open_vhd(file.path(), backing.as_deref(), stop),
             Backend::Raw { child, offset, size } => {
                 let child = Self::open(child, stop)?;
                 if offset.checked_add(*size).is_none_or(|end| end > child.size) {
@@ -87,6 +90,31 @@ impl Source {
                 Err(ImageCallError::Refused(problem.into()))
             }
         }
+    }
+
+    fn open_vhd(
+        path: Option<&Path>,
+        backing: Option<&Backend>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, ImageCallError> {
+        let (path, fd, lock) = locked(path)?;
+        let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+        let path = path.display().to_string();
+        let failed = |source| ImageCallError::Image { path: path.clone(), source };
+        let mut image = run_now(vhd::Image::open(file, Access::Read)).map_err(failed)?;
+        image.stop_when(Arc::clone(stop));
+        let below = backing.map(|backing| Self::open(backing, stop)).transpose()?;
+        let parent_id = below.as_ref().and_then(|below| match &below.node {
+            Node::Vhd { image, .. } => Some(image.footer().unique_id),
+            _ => None,
+        });
+        image.check_parent(below.is_some(), parent_id).map_err(failed)?;
+        if below.is_none() && image.footer().disk_type == DiskType::Differencing {
+            return Err(ImageCallError::Refused(only_a_part(&path)));
+        }
+        let (size, below) = (image.footer().size, below.map(Box::new));
+        let node = Node::Vhd { image: Box::new(image), below };
+        Ok(Self { node, size, path, _lock: Some(lock) })
     }
 
     /// Returns the size of the disk in bytes.
@@ -108,6 +136,25 @@ impl Source {
         match &mut self.node {
             Node::Raw(file) => read_padded(file, at, out).map_err(failed),
             Node::Window { child, offset } => child.read(offset.saturating_add(at), out),
+            Node::Vhd { image, below } => {
+                let mut done = 0;
+                while done < out.len() {
+                    let from = at + done as u64;
+                    let run = run_now(image.lookup(from)).map_err(failed)?;
+                    let left = (out.len() - done) as u64;
+                    let next = done + run.bytes.min(left) as usize;
+                    let part = out.get_mut(done..next).unwrap_or_default();
+                    match (run.host_offset, &mut *below) {
+                        (Some(offset), _) => {
+                            read_padded(image.file(), offset, part).map_err(failed)?;
+                        }
+                        (None, Some(below)) => below.read(from, part)?,
+                        (None, None) => part.fill(0),
+                    }
+                    done = next;
+                }
+                Ok(())
+            }
             Node::Qcow2 { image, below, cluster } => {
                 let mut done = 0;
                 while done < out.len() {
@@ -161,6 +208,23 @@ impl Source {
                 let [at, inside] = [at, inside].map(|one| offset.saturating_add(one));
                 child.next_data(at, inside)?.saturating_sub(*offset)
             }
+            Node::Vhd { image, below } => {
+                let mut found = at;
+                while found < inside {
+                    let run = run_now(image.lookup(found)).map_err(failed)?;
+                    let next = inside.min(found + run.bytes);
+                    let data = match (run.host_offset, &mut *below) {
+                        (Some(_), _) => found,
+                        (None, Some(below)) => below.next_data(found, next)?,
+                        (None, None) => next,
+                    };
+                    found = data;
+                    if data < next {
+                        break;
+                    }
+                }
+                found
+            }
             Node::Qcow2 { image, below, .. } => {
                 let mut found = at;
                 while found < inside {
@@ -181,6 +245,10 @@ impl Source {
         };
         Ok(if found < inside { found } else { end })
     }
+}
+
+fn only_a_part(path: &str) -> String {
+    format!("the image {path} has only a part of its disk; give the image below, too (--backing)")
 }
 
 /// Opens a file and locks it against writers.

@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use image::qcow2::Backing;
+use image::format::Backing;
 use model::image::ImageFormat;
 use model::spec::{Backend, FileRef};
 use serde_json::json;
@@ -20,16 +20,21 @@ pub(super) enum Comparison {
     NoBacking(OpenError),
 }
 
-/// Compares the reference in the image `name` with the tree below it.
+/// Compares the reference in the image `name`, the file of `node`, with the tree below it.
 pub(super) fn compare(
+    node: &Backend,
     name: &FileRef,
     reference: Option<&Backing>,
     backing: Option<&Backend>,
 ) -> Comparison {
     match (reference, backing) {
         (None, None) => Comparison::Same,
-        (Some(reference), None) => Comparison::NoBacking(no_backing(name, reference)),
+        (Some(reference), None) => Comparison::NoBacking(no_backing(node, name, reference)),
         (None, Some(backing)) => Comparison::Differs(unreferenced(name, backing)),
+        // A VHD names its parent by its identity, which holds wherever the file is.
+        (Some(_), Some(Backend::Vhd { .. })) if matches!(node, Backend::Vhd { .. }) => {
+            Comparison::Same
+        }
         (Some(reference), Some(backing)) => differs(name, reference, backing),
     }
 }
@@ -52,13 +57,15 @@ fn plain(path: &Path) -> PathBuf {
     absolute.components().filter(|part| *part != Component::CurDir).collect()
 }
 
-fn no_backing(name: &FileRef, reference: &Backing) -> OpenError {
+fn no_backing(node: &Backend, name: &FileRef, reference: &Backing) -> OpenError {
     let below = path_of(name, reference).unwrap_or_else(|| reference.file.clone());
     let below = match reference.format.as_deref() {
         Some("qcow2") => json!({"qcow2": {"file": below.to_string_lossy()}}),
+        Some("vhd" | "vpc") => json!({"vhd": {"file": below.to_string_lossy()}}),
         _ => json!({"file": below.to_string_lossy()}),
     };
-    let tree = json!({"qcow2": {"file": name, "backing": below}});
+    let format = node.image().map_or("qcow2", |(_, format)| format.name());
+    let tree = json!({format: {"file": name, "backing": below}});
     let file = reference.file.display().to_string().escape_debug().to_string();
     OpenError::NoBacking { name: name.clone(), reference: file, tree: tree.to_string() }
 }
@@ -78,7 +85,7 @@ fn differs(name: &FileRef, reference: &Backing, backing: &Backend) -> Comparison
     let is_same_path = file.is_some_and(|file| Some(plain(&label(file))) == referred);
     let stated = reference.format.as_deref();
     let is_same_format =
-        |stated: &str| format.is_some_and(|format: ImageFormat| format.name() == stated);
+        |stated: &str| format.is_some_and(|format: ImageFormat| format.qemu_name() == stated);
     if by_descriptor || (is_same_path && stated.is_none_or(is_same_format)) {
         return Comparison::Same;
     }
@@ -98,7 +105,9 @@ mod tests {
     fn compared(reference: Option<(&str, Option<&str>)>, backing: Option<Backend>) -> Comparison {
         let reference = reference
             .map(|(file, format)| Backing { file: file.into(), format: format.map(Into::into) });
-        compare(&"/img/a.qcow2".into(), reference.as_ref(), backing.as_ref())
+        let name = FileRef::from("/img/a.qcow2");
+        let node = Backend::Qcow2 { file: name.clone(), backing: None };
+        compare(&node, &name, reference.as_ref(), backing.as_ref())
     }
 
     fn raw(path: &str) -> Option<Backend> {

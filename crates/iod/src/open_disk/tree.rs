@@ -12,7 +12,8 @@ use std::sync::{Arc, LazyLock};
 
 use disk::{Disk, DiskError, FileDisk, MemoryDisk, NullDisk, Window};
 use image::map::PagePool;
-use mapped::{MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
+use image::vhd::DiskType;
+use mapped::{LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
 
@@ -154,10 +155,9 @@ impl<'a> TreeOpener<'a> {
                 let child = self.node(child, writable, None)?;
                 Arc::new(Window::new(child, *offset, *size)?)
             }
-            Backend::Qcow2 { file, backing } => {
+            Backend::Qcow2 { .. } | Backend::Vhd { .. } => {
                 let reused = if writable { None } else { self.reuse_image(node) };
-                let opened = || self.qcow2(file, backing.as_deref(), writable);
-                let disk = reused.map_or_else(opened, Ok)?;
+                let disk = reused.map_or_else(|| self.image(node, writable, told), Ok)?;
                 if !writable {
                     self.images.push(LowerImage { backend: node.clone(), disk: disk.clone() });
                 }
@@ -180,16 +180,35 @@ impl<'a> TreeOpener<'a> {
         Some(disk)
     }
 
-    /// Opens a qcow2 image over its backing, which is read-only.
-    fn qcow2(
+    /// Opens an image over its backing, which is read-only.
+    fn image(
         &mut self,
-        name: &FileRef,
-        backing: Option<&Backend>,
+        node: &Backend,
         writable: bool,
+        told: Option<u64>,
     ) -> Result<Arc<dyn Disk>, OpenError> {
+        let (name, backing, is_vhd) = match node {
+            Backend::Qcow2 { file, backing } => (file, backing.as_deref(), false),
+            Backend::Vhd { file, backing } => (file, backing.as_deref(), true),
+            other => return self.node(other, writable, told),
+        };
+        let image_error = |source| OpenError::Image { name: name.clone(), source };
+        if is_vhd {
+            let head = self.vhd_head(name)?;
+            if head.disk_type == DiskType::Fixed && backing.is_none() {
+                let size = told.unwrap_or(head.size).min(head.size);
+                let disk = self.open_file(name, writable, Use::Disk { size })?;
+                // The footer lies behind the disk, so the disk does not grow.
+                return Ok(Arc::new(Window::new(disk, 0, size)?));
+            }
+        }
         let file = self.open_file(name, writable, Use::Container)?;
         let below = backing.map(|backing| self.node(backing, false, None)).transpose()?;
-        let options = Qcow2Options {
+        let parent_id = match backing {
+            Some(Backend::Vhd { file, .. }) if is_vhd => Some(self.vhd_head(file)?.unique_id),
+            _ => None,
+        };
+        let options = LayerOptions {
             path: label(name),
             read_only: !writable,
             direct: self.spec.cache == CacheMode::None,
@@ -197,10 +216,12 @@ impl<'a> TreeOpener<'a> {
             journal: self.journal(name, &file, writable)?,
             pages: Arc::clone(&PAGES),
         };
-        let disk = MappedDisk::open_qcow2(file, below, options);
-        let image_error = |source| OpenError::Image { name: name.clone(), source };
+        let disk = match is_vhd {
+            true => MappedDisk::open_vhd(file, below, parent_id, options),
+            false => MappedDisk::open_qcow2(file, below, options),
+        };
         let disk = disk.map_err(image_error)?;
-        match reference::compare(name, disk.reference(), backing) {
+        match reference::compare(node, name, disk.reference(), backing) {
             Comparison::Same => {}
             Comparison::Differs(note) => self.notes.push(note),
             Comparison::NoBacking(error) => drop(self.refusal.get_or_insert(error)),

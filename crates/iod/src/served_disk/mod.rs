@@ -11,6 +11,7 @@ mod caps;
 mod error;
 mod fence;
 mod nbd;
+mod new_image;
 mod poll;
 mod queues;
 mod quiesce;

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disk::{Disk, Geometry};
-use image::qcow2::{Backing, CreateOptions, create_file};
-use model::spec::{Backend, BlockSize, DiskSpec, FileRef};
+use model::image::ImageFormat;
+use model::spec::{Backend, BlockSize, DiskSpec};
 
+use super::new_image::NewImage;
 use super::queues::StartedRings;
 use super::{ServedDisk, ServedDiskError, ServedTree, lock};
 use crate::deadline::run_with_deadline;
@@ -84,29 +85,30 @@ impl ServedDisk {
         Ok(Replacement { served_disk, disk, tree, created: None })
     }
 
-    /// Creates a qcow2 image at `file` and opens it over the present tree.
+    /// Creates an image at `file` and opens it over the present tree.
     ///
     /// # Errors
     /// As [`Self::prepare_replacement`], or the image exists or cannot be created.
     pub(crate) fn prepare_snapshot(
         self: &Arc<Self>,
         file: PathBuf,
+        format: ImageFormat,
     ) -> Result<Replacement, ServedDiskError> {
         let present = self.tree().backend.clone();
-        let options = CreateOptions {
-            backing: reference(&present),
-            ..CreateOptions::new(self.geometry().size)
-        };
+        let create_error = |source| ServedDiskError::Create { path: file.clone(), source };
+        let new = NewImage::over(&self.tree(), format, self.geometry().size);
+        let new = new.map_err(create_error)?;
         let path = file.clone();
         let created = self.run_with_stop_deadline(
             self.deadline(),
             "disk.snapshot",
             "a new image",
-            move || Ok::<_, disk::DiskError>(create_file(&path, &options)),
+            move || Ok::<_, disk::DiskError>(new.create(&path)),
         )?;
-        created.map_err(|source| ServedDiskError::Create { path: file.clone(), source })?;
-        let backing = Some(Box::new(present.clone()));
-        let backend = Backend::Qcow2 { file: FileRef::Path(file.clone()), backing };
+        created.map_err(create_error)?;
+        let backend = Backend::image_over(format, file.clone().into(), Some(present.clone()));
+        // No raw image was created.
+        let backend = backend.unwrap_or_else(|| present.clone());
         match self.prepare_replacement(backend, &present) {
             Ok(mut replacement) => {
                 replacement.created = Some(file);
@@ -154,14 +156,6 @@ impl ServedDisk {
             queues.serve();
         }
     }
-}
-
-/// Returns how an image refers to the tree below it. A tree that other programs cannot open from one
-/// path has none.
-fn reference(backend: &Backend) -> Option<Backing> {
-    let (file, format) = backend.image()?;
-    let file = std::path::absolute(file.path()?).ok()?;
-    Some(Backing { file, format: Some(format.name().into()) })
 }
 
 /// Replaces the trees of all disks at one instant. `preserve` preserves a disk with the keeper.

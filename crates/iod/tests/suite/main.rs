@@ -63,4 +63,5 @@ mod unheld;
 mod unkillable;
 mod upgrade;
 mod upgrade_hostile;
+mod vhds;
 mod without_socket;

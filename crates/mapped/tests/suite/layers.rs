@@ -11,7 +11,7 @@ use disk::{
 };
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
-use mapped::{JOURNAL, MappedDisk, Qcow2Options, READ_ONLY_JOURNAL};
+use mapped::{JOURNAL, LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::Mapping;
 
 const SIZE: u64 = 8 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn dir() -> tempfile::TempDir {
 /// Layer in an image, over a raw file if there is one.
 #[derive(Clone)]
 pub(crate) struct Layer {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     base: Option<PathBuf>,
     pub(crate) direct: bool,
     journal: Arc<Mapping>,
@@ -75,23 +75,27 @@ impl Layer {
 
     /// Opens the layer over another disk.
     pub(crate) fn open_over(&self, below: Option<Arc<dyn Disk>>, read_only: bool) -> Arc<dyn Disk> {
+        let file = self.file(&self.path, read_only);
+        in_sectors(MappedDisk::open_qcow2(file, below, self.options(read_only)).unwrap())
+    }
+
+    /// Returns the layer with direct I/O.
+    pub(crate) fn direct(self) -> Self {
+        Self { direct: true, ..self }
+    }
+
+    pub(crate) fn options(&self, read_only: bool) -> LayerOptions {
         let journal = match read_only {
             true => Arc::new(Mapping::private(READ_ONLY_JOURNAL.cells().unwrap() * 8).unwrap()),
             false => self.journal.clone(),
         };
-        let options = Qcow2Options {
+        LayerOptions {
             path: self.path.clone(),
             read_only,
             direct: self.direct,
             waits_for_room: true,
             journal,
             pages: self.pages.clone(),
-        };
-        let file = self.file(&self.path, read_only);
-        let disk = Arc::new(MappedDisk::open_qcow2(file, below, options).unwrap());
-        match disk.geometry().block_size {
-            512 => disk,
-            _ => Arc::new(SmallBlocks::new(disk, 512)),
         }
     }
 
@@ -100,6 +104,15 @@ impl Layer {
         let output = Command::new("qemu-img").arg("check").arg(&self.path).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}");
+    }
+}
+
+/// Lets a disk have blocks of 512 bytes.
+pub(crate) fn in_sectors(disk: MappedDisk) -> Arc<dyn Disk> {
+    let disk = Arc::new(disk);
+    match disk.geometry().block_size {
+        512 => disk,
+        _ => Arc::new(SmallBlocks::new(disk, 512)),
     }
 }
 

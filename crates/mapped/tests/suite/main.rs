@@ -4,3 +4,6 @@
 mod chains;
 mod layers;
 mod shares;
+mod vhd;
+#[path = "../../../image/tests/suite/xenserver.rs"]
+mod xenserver;

@@ -75,7 +75,7 @@ pub enum Call {
     ImageCreate(ImageCreate),
     /// `image.convert`: copy a disk to a new image file.
     ImageConvert(ImageConvert),
-    /// `image.snapshot`: create a qcow2 image over an image that no program writes.
+    /// `image.snapshot`: create an image over one that no program writes.
     ImageSnapshot(ImageSnapshotCall),
     /// `image.progress`: report how far the running conversions are.
     ImageProgress,

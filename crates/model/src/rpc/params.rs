@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::caps::Caps;
+use crate::image::{ImageFormat, snapshot_format};
 use crate::nic::NicLimits;
 use crate::poll::PollChange;
 use crate::share::{DEFAULT_WEIGHT, DiskShare};
@@ -109,8 +110,11 @@ impl Snapshot {
 pub struct SnapshotDisk {
     /// Id of the disk.
     pub id: String,
-    /// Path of the new qcow2 image, which gets all later writes. It must not exist.
+    /// Path of the new image, which gets all later writes. It must not exist.
     pub file: PathBuf,
+    /// Format of the new image, by default qcow2. A VHD may lie over a VHD or a raw image.
+    #[serde(default = "snapshot_format")]
+    pub format: ImageFormat,
 }
 
 /// Parameters of `disk.weight`.

@@ -42,7 +42,7 @@ fn refusals_carry_the_right_code() {
         ("network.uplink", json!({"network":"n","tap":"a/b"}), code::INVALID_PARAMS),
         ("image.info", json!({"path":"/a"}), code::INVALID_PARAMS),
         ("image.info", json!({"path":"a","format":"raw"}), code::INVALID_PARAMS),
-        ("image.info", json!({"path":"/a","format":"vhd"}), code::INVALID_PARAMS),
+        ("image.info", json!({"path":"/a","format":"vmdk"}), code::INVALID_PARAMS),
         ("image.check", json!({"path":"/a","format":"raw","deadline_s":0}), code::INVALID_PARAMS),
         ("image.map", json!({"path":"/a","format":"raw","limit":10_001}), code::INVALID_PARAMS),
         ("image.create", json!({"path":"/a","format":"qcow2"}), code::INVALID_PARAMS),

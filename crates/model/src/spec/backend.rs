@@ -41,7 +41,7 @@ pub enum FileRef {
 /// Storage of a disk's bytes: a tree of nodes. Leaves store bytes; an inner node is a disk over
 /// other nodes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`, `{"memory":BYTES}`,
 /// `{"raw":{"child":BACKEND,"offset":BYTES,"size":BYTES}}`,
-/// `{"qcow2":{"file":FILE,"backing":BACKEND}}`.
+/// `{"qcow2":{"file":FILE,"backing":BACKEND}}`, `{"vhd":{"file":FILE,"backing":BACKEND}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "Value")]
 pub enum Backend {
@@ -68,6 +68,14 @@ pub enum Backend {
         #[serde(skip_serializing_if = "Option::is_none")]
         backing: Option<Box<Self>>,
     },
+    /// A VHD: fixed, dynamic or differencing.
+    Vhd {
+        /// File of the image.
+        file: FileRef,
+        /// Parent of a differencing image. Others have none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        backing: Option<Box<Self>>,
+    },
 }
 
 /// Node whose child is not parsed yet.
@@ -79,6 +87,7 @@ enum Node {
     Memory(u64),
     Raw { child: Value, offset: u64, size: u64 },
     Qcow2 { file: FileRef, backing: Option<Value> },
+    Vhd { file: FileRef, backing: Option<Value> },
 }
 
 impl TryFrom<Value> for Backend {
@@ -106,6 +115,9 @@ fn parse(value: Value, depth: usize) -> Result<Backend, String> {
         Node::Qcow2 { file, backing } => {
             Backend::Qcow2 { file, backing: backing.map(child).transpose()? }
         }
+        Node::Vhd { file, backing } => {
+            Backend::Vhd { file, backing: backing.map(child).transpose()? }
+        }
     })
 }
 
@@ -114,11 +126,21 @@ fn too_deep() -> String {
 }
 
 impl Backend {
+    /// Returns an image in a file over another backend. `None` for a raw image over one.
+    pub fn image_over(format: ImageFormat, file: FileRef, below: Option<Self>) -> Option<Self> {
+        let backing = below.map(Box::new);
+        match format {
+            ImageFormat::Raw => backing.is_none().then_some(Self::File(file)),
+            ImageFormat::Qcow2 => Some(Self::Qcow2 { file, backing }),
+            ImageFormat::Vhd => Some(Self::Vhd { file, backing }),
+        }
+    }
+
     /// Returns the nodes, top first.
     pub fn nodes(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |node| match node {
             Self::Raw { child, .. } => Some(child),
-            Self::Qcow2 { backing, .. } => backing.as_deref(),
+            Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref(),
             Self::File(_) | Self::Null(_) | Self::Memory(_) => None,
         })
     }
@@ -132,14 +154,15 @@ impl Backend {
     pub fn change_paths(&mut self, change: impl Fn(&mut PathBuf)) {
         let mut node = Some(self);
         while let Some(present) = node {
-            if let Self::File(FileRef::Path(path)) | Self::Qcow2 { file: FileRef::Path(path), .. } =
-                present
+            if let Self::File(FileRef::Path(path))
+            | Self::Qcow2 { file: FileRef::Path(path), .. }
+            | Self::Vhd { file: FileRef::Path(path), .. } = present
             {
                 change(path);
             }
             node = match present {
                 Self::Raw { child, .. } => Some(child),
-                Self::Qcow2 { backing, .. } => backing.as_deref_mut(),
+                Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref_mut(),
                 Self::File(_) | Self::Null(_) | Self::Memory(_) => None,
             };
         }
@@ -151,6 +174,7 @@ impl Backend {
         match self {
             Self::File(file) => Some((file, ImageFormat::Raw)),
             Self::Qcow2 { file, .. } => Some((file, ImageFormat::Qcow2)),
+            Self::Vhd { file, .. } => Some((file, ImageFormat::Vhd)),
             Self::Null(_) | Self::Memory(_) | Self::Raw { .. } => None,
         }
     }
@@ -165,7 +189,10 @@ impl Backend {
     pub fn is_plain(&self) -> bool {
         match self {
             Self::File(FileRef::Path(_)) | Self::Null(_) | Self::Memory(_) => true,
-            Self::File(FileRef::Fd { .. }) | Self::Raw { .. } | Self::Qcow2 { .. } => false,
+            Self::File(FileRef::Fd { .. })
+            | Self::Raw { .. }
+            | Self::Qcow2 { .. }
+            | Self::Vhd { .. } => false,
         }
     }
 
@@ -183,7 +210,7 @@ impl Backend {
     fn known_size(&self) -> Option<u64> {
         match self {
             Self::Null(size) | Self::Memory(size) | Self::Raw { size, .. } => Some(*size),
-            Self::File(_) | Self::Qcow2 { .. } => None,
+            Self::File(_) | Self::Qcow2 { .. } | Self::Vhd { .. } => None,
         }
     }
 
@@ -245,11 +272,14 @@ impl Backend {
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(file) | Self::Qcow2 { file, backing: None } => file.fmt(f),
+            Self::File(file)
+            | Self::Qcow2 { file, backing: None }
+            | Self::Vhd { file, backing: None } => file.fmt(f),
             Self::Null(size) => write!(f, "null, {size} bytes"),
             Self::Memory(size) => write!(f, "memory, {size} bytes"),
             Self::Raw { child, offset, size } => write!(f, "{size} bytes at {offset} of {child}"),
-            Self::Qcow2 { file, backing: Some(backing) } => write!(f, "{file} over {backing}"),
+            Self::Qcow2 { file, backing: Some(backing) }
+            | Self::Vhd { file, backing: Some(backing) } => write!(f, "{file} over {backing}"),
         }
     }
 }

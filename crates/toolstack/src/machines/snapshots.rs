@@ -253,12 +253,13 @@ async fn create(datapath: &dyn Datapath, growing: &[Growing]) -> Result<(), Step
         let unknown = || missing("no image file for", layer.file.display());
         let (base, base_format) = layer.base.image().ok_or_else(unknown)?;
         let base = base.path().ok_or_else(unknown)?.to_owned();
-        let call = ImageSnapshotCall { base, base_format, path: layer.file.clone() };
+        let (path, format) = (layer.file.clone(), ImageFormat::Qcow2);
+        let call = ImageSnapshotCall { base, base_format, path, format };
         datapath.create_layer(&call).await?;
     }
     let served = growing.iter().filter_map(|one| {
         let id = one.disk.clone()?;
-        Some(SnapshotDisk { id, file: one.layer.file.clone() })
+        Some(SnapshotDisk { id, file: one.layer.file.clone(), format: ImageFormat::Qcow2 })
     });
     let disks: Vec<_> = served.collect();
     if disks.is_empty() { Ok(()) } else { Ok(datapath.snapshot(&disks).await?) }

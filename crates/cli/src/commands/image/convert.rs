@@ -32,13 +32,13 @@ pub(super) struct Convert {
     /// New image file
     new: PathBuf,
     /// Format of the new image
-    #[arg(long, value_name = "qcow2|raw")]
+    #[arg(long, value_name = "qcow2|vhd|raw")]
     to: ImageFormat,
     /// Image that has what the source does not have; repeated for the next image below
     #[arg(long, value_name = "PATH", requires = "backing_format")]
     backing: Vec<PathBuf>,
     /// Format of the backing
-    #[arg(long, value_name = "qcow2|raw", requires = "backing")]
+    #[arg(long, value_name = "qcow2|vhd|raw", requires = "backing")]
     backing_format: Vec<ImageFormat>,
     /// Longest time, for example 90s or 1h
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = deadline)]

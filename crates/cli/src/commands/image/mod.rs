@@ -35,6 +35,7 @@ const ERRORS: u8 = 4;
   ringway image check /img/a.qcow2 --format qcow2 --timeout 10m
   ringway image map /img/a.qcow2 --format qcow2 --json
   ringway image convert /img/a.qcow2 /img/c.raw --format qcow2 --to raw
+  ringway image convert /img/e.vhd /img/e.qcow2 --format vhd --to qcow2
   ringway image snapshot /img/a.qcow2 /img/d.qcow2 --format qcow2
 
 The format is always stated and never guessed: a guest can write the header of another format into
@@ -51,9 +52,9 @@ pub(crate) struct Image {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show size, format features, backing, snapshots and bitmaps
+    /// Show size, format features, backing or parent, snapshots and bitmaps
     Info(Info),
-    /// Compare all references with the refcounts
+    /// Check all references and the space that they use
     Check(Check),
     /// Show where the bytes of the disk are in the file
     Map(Map),
@@ -71,7 +72,7 @@ struct Target {
     /// Image file or block device
     path: PathBuf,
     /// Format of the image; it is never guessed
-    #[arg(long, value_name = "qcow2|raw")]
+    #[arg(long, value_name = "qcow2|vhd|raw")]
     format: ImageFormat,
     /// Print the result as JSON
     #[arg(long)]
@@ -126,21 +127,26 @@ struct Map {
 #[command(after_help = "Examples:
   ringway image create /img/a.qcow2 20G --format qcow2
   ringway image create /img/b.qcow2 20G --format qcow2 --backing base.raw --backing-format raw
+  ringway image create /img/c.vhd 20G --format vhd
 
 A qcow2 image has version 3, clusters of 64 KiB and extended L2 entries: QEMU reads it from version
-5.2 on. A backing path is stored as given; if it is relative, then to the image's directory.")]
+5.2 on. A VHD is dynamic with blocks of 2 MiB, differencing if it has a backing (a VHD or raw), or
+fixed. A backing path is stored as given; if it is relative, then to the image's directory.")]
 struct Create {
     #[command(flatten)]
     target: Target,
-    /// Size of the disk, for example 20G: at most 64T in qcow2
+    /// Size of the disk, for example 20G: at most 64T in qcow2, 2040G in vhd
     #[arg(value_parser = parse_size)]
     size: u64,
     /// Image that has what the new image does not have
     #[arg(long, value_name = "PATH", requires = "backing_format")]
     backing: Option<PathBuf>,
     /// Format of the backing
-    #[arg(long, value_name = "qcow2|raw", requires = "backing")]
+    #[arg(long, value_name = "qcow2|vhd|raw", requires = "backing")]
     backing_format: Option<ImageFormat>,
+    /// Make a fixed VHD: the disk as it is, then a footer
+    #[arg(long, conflicts_with = "backing")]
+    fixed: bool,
 }
 
 /// Options of `ringway image snapshot`.
@@ -154,8 +160,11 @@ disk.snapshot (ringway io).")]
 struct Snapshot {
     #[command(flatten)]
     base: Target,
-    /// New qcow2 image
+    /// New image
     new: PathBuf,
+    /// Format of the new image. A VHD may lie over a VHD or a raw image
+    #[arg(long, value_name = "qcow2|vhd", default_value = "qcow2", value_parser = str::parse::<ImageFormat>)]
+    to: ImageFormat,
 }
 
 /// Parses the deadline of a call in seconds.
@@ -204,7 +213,7 @@ async fn run_check(check: Check, connection: &mut RpcConnection) -> anyhow::Resu
     let path = absolute(&target.path)?;
     let params = ImageCheck { path, format: target.format, repair_leaks, deadline_s };
     let report = connection.image_check(&params).await?;
-    print(target.json.then(|| json!(report)), || text::check(&report))?;
+    print(target.json.then(|| json!(report)), || text::check(&report, target.format))?;
     Ok(match (report.errors, report.leaks) {
         (0, 0) => ExitCode::SUCCESS,
         (0, _) => ExitCode::from(LEAKS),
@@ -233,13 +242,13 @@ async fn run_map(target: Target, connection: &mut RpcConnection) -> anyhow::Resu
 }
 
 async fn run_create(create: Create, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
-    let Create { target, size, backing, backing_format } = create;
+    let Create { target, size, backing, backing_format, fixed } = create;
     let backing = backing.map(|file| ImageBacking {
         file,
         format: backing_format.map(|format| format.name().into()),
     });
     let path = absolute(&target.path)?;
-    let params = ImageCreate { path, format: target.format, size, backing };
+    let params = ImageCreate { path, format: target.format, size, backing, fixed };
     let info = connection.image_create(&params).await?;
     print(target.json.then(|| json!(info)), || text::info(&info))?;
     Ok(ExitCode::SUCCESS)
@@ -249,9 +258,9 @@ async fn run_snapshot(
     snapshot: Snapshot,
     connection: &mut RpcConnection,
 ) -> anyhow::Result<ExitCode> {
-    let Snapshot { base: Target { path, format, json }, new } = snapshot;
+    let Snapshot { base: Target { path, format, json }, new, to } = snapshot;
     let (base, path) = (absolute(&path)?, absolute(&new)?);
-    let params = ImageSnapshotCall { base, base_format: format, path };
+    let params = ImageSnapshotCall { base, base_format: format, path, format: to };
     let info = connection.image_snapshot(&params).await?;
     print(json.then(|| json!(info)), || text::info(&info))?;
     Ok(ExitCode::SUCCESS)

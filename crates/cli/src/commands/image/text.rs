@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use model::diagnosis;
-use model::image::{ImageCheckReport, ImageExtentKind, ImageInfo, ImageMapReply, Qcow2Info};
+use model::image::{
+    ImageCheckReport, ImageExtentKind, ImageFormat, ImageInfo, ImageMapReply, Qcow2Info, VhdInfo,
+};
 
 use crate::table;
 
@@ -26,6 +28,7 @@ pub(super) fn info(info: &ImageInfo) -> String {
         ("stored", size(info.stored_bytes)),
     ];
     info.qcow2.iter().for_each(|qcow2| add_qcow2(&mut lines, qcow2));
+    info.vhd.iter().for_each(|vhd| add_vhd(&mut lines, vhd));
     lines.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{name:<12} {value}");
         text
@@ -56,7 +59,18 @@ fn add_qcow2(lines: &mut Vec<(&str, String)>, qcow2: &Qcow2Info) {
     }
 }
 
-pub(super) fn check(report: &ImageCheckReport) -> String {
+fn add_vhd(lines: &mut Vec<(&str, String)>, vhd: &VhdInfo) {
+    lines.push(("type", escaped(&vhd.disk_type)));
+    lines.extend(vhd.block_bytes.map(|bytes| ("blocks", size(bytes))));
+    lines.push(("creator", escaped(&vhd.creator)));
+    lines.push(("identity", escaped(&vhd.unique_id)));
+    if let Some(parent) = &vhd.parent {
+        let path = parent.path.as_deref().unwrap_or("path not stated");
+        lines.push(("parent", format!("{} ({})", escaped(path), escaped(&parent.unique_id))));
+    }
+}
+
+pub(super) fn check(report: &ImageCheckReport, format: ImageFormat) -> String {
     let mut text = String::new();
     for fault in &report.faults {
         let kind = if fault.leak { "leak" } else { "error" };
@@ -79,13 +93,16 @@ pub(super) fn check(report: &ImageCheckReport) -> String {
         report.clusters,
         report.compressed_clusters
     );
-    if report.errors > 0 {
-        let next =
-            "save the data with `qemu-img convert`, or repair a copy with `qemu-img check -r all`";
-        let _ = writeln!(text, "next: {next}");
-    } else if report.leaks > 0 {
-        let _ = writeln!(text, "next: --repair-leaks releases the space; no data is in danger");
-    }
+    let next = match format {
+        _ if report.errors + report.leaks == 0 => return text,
+        ImageFormat::Vhd if report.errors > 0 => "save the data with `ringway image convert`",
+        ImageFormat::Vhd => "nothing: the next writer uses the space; no data is in danger",
+        _ if report.errors > 0 => {
+            "save the data with `qemu-img convert`, or repair a copy with `qemu-img check -r all`"
+        }
+        _ => "--repair-leaks releases the space; no data is in danger",
+    };
+    let _ = writeln!(text, "next: {next}");
     text
 }
 

@@ -1,10 +1,11 @@
 //! Comparison of counted references with stored refcounts.
 
+use super::OnLeak;
 use super::counts::{Counts, MAX_COUNT};
-use super::{CheckReport, OnLeak};
 use crate::qcow2::image::Image;
 use crate::qcow2::refcounts::Refcounts;
-use crate::qcow2::tables::SLICE_BYTES;
+use crate::report::CheckReport;
+use crate::tables::SLICE_BYTES;
 use crate::{ImageError, ImageFile};
 
 impl<F: ImageFile> Image<F> {

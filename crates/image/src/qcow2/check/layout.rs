@@ -1,9 +1,9 @@
 //! All tables of an image, each named once with the number of its references.
 
-use super::CheckReport;
-use crate::qcow2::header::TableRange;
 use crate::qcow2::image::Image;
 use crate::qcow2::snapshots::SnapshotTable;
+use crate::report::CheckReport;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Most L2 tables of all snapshots, for 64 MiB of memory: 1 PiB of disk with our clusters.

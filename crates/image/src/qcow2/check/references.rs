@@ -1,12 +1,12 @@
 //! Counting of all references to clusters of the file.
 
-use super::CheckReport;
 use super::counts::{Counts, Use};
 use super::layout::{Layout, TableUse};
 use crate::qcow2::bitmaps::BitmapDirectory;
-use crate::qcow2::header::TableRange;
 use crate::qcow2::image::Image;
 use crate::qcow2::l2::L2Entry;
+use crate::report::CheckReport;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Counters of a pass, with the report if it is the first one.

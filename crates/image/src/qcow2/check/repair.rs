@@ -1,8 +1,9 @@
 //! Repair of what is safe to repair: leaks, and marks that contradict the refcounts.
 
-use super::{CheckReport, MAX_PAGES, OnLeak};
+use super::{MAX_PAGES, OnLeak};
 use crate::qcow2::image::Image;
 use crate::qcow2::l2::{COPIED, Cluster, L2Entry};
+use crate::report::CheckReport;
 use crate::{ImageError, ImageFile};
 
 impl<F: ImageFile> Image<F> {

@@ -24,11 +24,12 @@ mod write;
 
 use std::collections::BTreeMap;
 
-use super::header::{Access, TableRange};
 use super::image::Image;
 use super::l2::L1Entry;
+use crate::format::Access;
 use crate::format::{Format, Pieces};
 use crate::map::{Layout, Place, Word};
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 use space::Space;
 use words::{UNIT_BITS, WordFormat};
@@ -195,7 +196,7 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
         Ok(())
     }
 
-    async fn allocate(&mut self) -> Result<Place, ImageError> {
+    async fn allocate(&mut self, _: u64) -> Result<Place, ImageError> {
         let cluster = self.choose().await?;
         self.place_of(cluster).ok_or(ImageError::Full)
     }
@@ -213,11 +214,11 @@ impl<F: ImageFile + Clone> Format for Qcow2Format<F> {
         replaced.into_iter().filter_map(|cluster| self.place_of(cluster)).collect()
     }
 
-    async fn reclaim(&mut self, place: Place) -> Result<(), ImageError> {
+    async fn reclaim(&mut self, _: u64, place: Place) -> Result<(), ImageError> {
         self.release(self.cluster_at(place)).await
     }
 
-    fn condemn(&mut self, place: Place) {
+    fn condemn(&mut self, _: u64, place: Place) {
         self.space.taken.insert(self.cluster_at(place));
     }
 

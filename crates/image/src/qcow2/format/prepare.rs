@@ -6,9 +6,9 @@ use super::Qcow2Format;
 use super::space::NewTable;
 use crate::map::Word;
 use crate::planted::{Bug, is_planted};
-use crate::qcow2::header::TableRange;
 use crate::qcow2::l2::L2Entry;
-use crate::qcow2::tables::SLICE_BYTES;
+use crate::tables::SLICE_BYTES;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Offset of the place and size of the refcount table in the header.

@@ -8,7 +8,8 @@ use super::Qcow2Format;
 use crate::format::{Format, PieceSource};
 use crate::map::{Base, Kind, Word};
 use crate::qcow2::create::{MAX_DISK_BYTES, SECTOR};
-use crate::qcow2::header::{MAX_L1_BYTES, TableRange};
+use crate::qcow2::header::MAX_L1_BYTES;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Offset of the size of the disk in the header.
@@ -118,7 +119,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         bytes.truncate(within);
         bytes.resize(self.image.header.cluster_bytes() as usize, 0);
         self.reserve(granule).await?;
-        let place = self.allocate().await?;
+        let place = self.allocate(granule).await?;
         self.image.tables.write(self.offset(self.cluster_at(place)), &bytes).await?;
         let word = Word::data(place, self.words.full(), Base::Zero);
         self.write_round(&[(granule, word)]).await
@@ -131,7 +132,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         self.write_references(references).await?;
         self.sync().await?;
         for place in self.take_replaced() {
-            self.reclaim(place).await?;
+            self.reclaim(u64::MAX, place).await?;
         }
         Ok(())
     }

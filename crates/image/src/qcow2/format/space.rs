@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::Qcow2Format;
-use crate::qcow2::header::TableRange;
 use crate::qcow2::refcounts::Refcounts;
-use crate::qcow2::tables::SLICE_BYTES;
+use crate::tables::SLICE_BYTES;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Bytes by which the file grows, if the storage has so many.

@@ -6,9 +6,9 @@ use super::Qcow2Format;
 use crate::format::Format;
 use crate::map::Word;
 use crate::planted::{Bug, is_planted};
-use crate::qcow2::header::TableRange;
 use crate::qcow2::l2::COPIED;
-use crate::qcow2::tables::SLICE_BYTES;
+use crate::tables::SLICE_BYTES;
+use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Entries of an L2 table: offset in the table and bytes.
@@ -34,7 +34,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         self.replaced.append(&mut self.replacing);
         if is_planted(Bug::ReplacedFreedEarly) {
             for place in self.take_replaced() {
-                self.reclaim(place).await?;
+                self.reclaim(u64::MAX, place).await?;
             }
         }
         Ok(())

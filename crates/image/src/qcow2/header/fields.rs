@@ -44,7 +44,7 @@ impl Fields {
             u32::from_be_bytes(part.unwrap_or_default())
         };
         let u64_at = |at: usize| u64::from(u32_at(at)) << 32 | u64::from(u32_at(at + 4));
-        let wrong = |problem| Err(ImageError::WrongFormat { problem });
+        let wrong = |problem| Err(ImageError::WrongFormat { format: "qcow2", problem });
         if bytes.len() < V2_BYTES as usize || u32_at(0) != MAGIC {
             return wrong("it does not begin with the magic number of qcow2".into());
         }

@@ -1,11 +1,13 @@
 //! Files of a tree.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use disk::{Disk as _, FileDisk, FileIdentity, FileOptions, OnFull};
+use disk::{Disk as _, DiskError, FileDisk, FileIdentity, FileOptions, OnFull, open_image};
 use image::{ImageError, ImageFile as _, PlainFile, run_now};
+use mapped::VhdHead;
+use model::image::ImageFormat;
 use model::spec::FileRef;
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +46,9 @@ pub(super) enum Use {
     Container,
 }
 
-/// First bytes of a qcow2 image.
-const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+/// First bytes of images with metadata.
+const MAGICS: [([u8; 4], ImageFormat); 2] =
+    [(*b"QFI\xfb", ImageFormat::Qcow2), (*b"cone", ImageFormat::Vhd)];
 /// Alignment of reads that is enough for direct I/O on every storage.
 const MAGIC_ALIGNMENT: usize = 4096;
 
@@ -97,6 +100,25 @@ impl TreeOpener<'_> {
         Ok(disk)
     }
 
+    /// Reads the footer of a VHD of the tree.
+    pub(super) fn vhd_head(&self, name: &FileRef) -> Result<VhdHead, OpenError> {
+        let is_it = |file: &&TreeFile| file.name == *name;
+        let known = self.files.iter().chain(&self.sources.reused).find(is_it);
+        let fd = match (known, self.open_files.as_slice().first(), name) {
+            (Some(file), ..) => Arc::clone(file.disk.handover().0),
+            (None, Some((fd, _)), _) => Arc::new(duplicate(fd.as_fd(), name)?),
+            (None, None, FileRef::Path(path)) => Arc::new(open_image(path, true)?),
+            (None, None, FileRef::Fd { fd }) => {
+                let count = self.sources.files.len();
+                let missing = || OpenError::NotHandedIn { name: name.clone(), count };
+                Arc::new(duplicate(self.sources.files.get(fd).ok_or_else(missing)?.as_fd(), name)?)
+            }
+        };
+        let file = PlainFile::direct(fd, MAGIC_ALIGNMENT).map_err(ImageError::io("open", 0));
+        let head = file.and_then(VhdHead::read);
+        head.map_err(|source| OpenError::Image { name: name.clone(), source })
+    }
+
     /// Refuses a tree with one file under two names: it would change below itself.
     pub(super) fn refuse_same_file(&self) -> Result<(), OpenError> {
         for (at, file) in self.files.iter().enumerate() {
@@ -110,6 +132,10 @@ impl TreeOpener<'_> {
     }
 }
 
+fn duplicate(fd: BorrowedFd<'_>, name: &FileRef) -> Result<OwnedFd, OpenError> {
+    Ok(fd.try_clone_to_owned().map_err(DiskError::os("duplicate", label(name)))?)
+}
+
 /// Returns a note if a raw image file begins like one of another format. A device is not read: it may
 /// hang, and an attach must not wait for it.
 pub(super) fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
@@ -120,10 +146,12 @@ pub(super) fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
     let file = PlainFile::direct(Arc::clone(disk.handover().0), MAGIC_ALIGNMENT).ok()?;
     // An image that cannot be read says so when it is served.
     let read = async { file.read_at(0, &mut magic).await.map_err(ImageError::io("read", 0)) };
-    run_now(read).ok().filter(|()| magic == QCOW2_MAGIC)?;
+    run_now(read).ok()?;
+    let (_, format) = MAGICS.into_iter().find(|(known, _)| *known == magic)?;
+    let format = format.name();
     Some(format!(
-        "{name} is served as a raw image and begins like a qcow2 image; if it is one, state that: \
-         --format qcow2, or the backend {{\"qcow2\":{{\"file\":...}}}}"
+        "{name} is served as a raw image and begins like a {format} image; if it is one, state \
+         that: --format {format}, or the backend {{\"{format}\":{{\"file\":...}}}}"
     ))
 }
 

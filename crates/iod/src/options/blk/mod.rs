@@ -24,9 +24,9 @@ pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-f
 
 /// Serve one disk to virtual machines over vhost-user.
 ///
-/// The disk is an image file (raw or qcow2), a block device, memory, or a null device. Any virtual machine
-/// monitor that speaks vhost-user can use it. The program serves one front-end at a time; the next
-/// one waits. SIGTERM, SIGINT and SIGHUP end the program cleanly. Logs go to standard error, without
+/// The disk is an image file (raw, qcow2 or VHD), a block device, memory, or a null device. Any
+/// virtual machine monitor that speaks vhost-user can use it. The program serves one front-end at a
+/// time; the next one waits. SIGTERM, SIGINT and SIGHUP end the program cleanly. Logs go to standard error, without
 /// waiting for their reader; RINGWAY_LOG=debug logs more.
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -69,14 +69,14 @@ pub struct BlkOptions {
 
     /// Format of the image file. It is never guessed: a guest can write the header of another format
     /// into a raw image [default: raw]
-    #[arg(long, value_name = "raw|qcow2", conflicts_with_all = OTHERS, help_heading = IMAGE)]
+    #[arg(long, value_name = "raw|qcow2|vhd", conflicts_with_all = OTHERS, help_heading = IMAGE)]
     pub format: Option<ImageFormat>,
-    /// Image that has what a qcow2 image does not have; repeated for the next image below
+    /// Image that has what the image does not have; repeated for the next image below
     #[arg(long, value_name = "PATH", requires = "backing_format", conflicts_with_all = OTHERS)]
     #[arg(help_heading = IMAGE)]
     pub backing: Vec<PathBuf>,
     /// Format of the backing
-    #[arg(long, value_name = "raw|qcow2", requires = "backing", help_heading = IMAGE)]
+    #[arg(long, value_name = "raw|qcow2|vhd", requires = "backing", help_heading = IMAGE)]
     pub backing_format: Vec<ImageFormat>,
 
     /// Refuse writes

@@ -94,7 +94,7 @@ fn each_refusal_names_the_option() {
         ("ringway-blk --fd 3 --supervise --null 1M", "--supervise"),
         ("ringway-blk --socket-path /s --null 1M --frob", "--frob"),
         ("ringway-blk --socket-path /s --null 1M --format qcow2", "--null"),
-        ("ringway-blk --socket-path /s --blk-file /a --format vhd", "--format"),
+        ("ringway-blk --socket-path /s --blk-file /a --format vmdk", "--format"),
         ("ringway-blk --socket-path /s --blk-file /a --backing /b", "--backing-format"),
         ("ringway-blk --socket-path /s --null 1M --num-queues 0", "--num-queues"),
         ("ringway-blk --socket-path /s --null 1M --num-queues 257", "--num-queues"),

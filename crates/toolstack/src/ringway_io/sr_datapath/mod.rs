@@ -107,10 +107,11 @@ impl SrDatapath {
         let method = "disk.snapshot";
         let params = json!({ "disks": disks });
         let note = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
-            for SnapshotDisk { id, file } in disks.iter().filter(|_| answer.is_ok()) {
+            for SnapshotDisk { id, file, format } in disks.iter().filter(|_| answer.is_ok()) {
                 specs.change(id, |spec| {
-                    let backing = Some(Box::new(spec.backend.clone()));
-                    spec.backend = Backend::Qcow2 { file: file.clone().into(), backing };
+                    let (file, below) = (file.clone().into(), Some(spec.backend.clone()));
+                    let over = Backend::image_over(*format, file, below);
+                    spec.backend = over.unwrap_or_else(|| spec.backend.clone());
                 });
             }
         };

@@ -27,7 +27,6 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{SrId, Uuid, VdiId};
-use model::image::ImageFormat;
 use model::spec::{Backend, BlockSize};
 use model::vdi::automaton::Access;
 
@@ -336,11 +335,7 @@ fn backend(place: &Path, images: &[String]) -> Result<Backend, SrError> {
         let unknown = || SrError::Worker(format!("its answer names an unknown image {name:?}"));
         let image = ImageName::parse(name).ok_or_else(unknown)?;
         let file = place.join(name).into();
-        tree = Some(match (image.format(), tree) {
-            (ImageFormat::Raw, None) => Backend::File(file),
-            (ImageFormat::Raw, Some(_)) => return Err(unknown()),
-            (ImageFormat::Qcow2, below) => Backend::Qcow2 { file, backing: below.map(Box::new) },
-        });
+        tree = Some(Backend::image_over(image.format(), file, tree).ok_or_else(unknown)?);
     }
     tree.ok_or_else(|| SrError::Worker("its answer names no image".into()))
 }

@@ -1,9 +1,9 @@
 //! Writer of a new image, from the first byte of its disk to the last.
 
-use super::create::{CreateOptions, create};
-use super::format::Qcow2Format;
 use crate::format::Format;
 use crate::map::{Base, Layout, Word};
+use crate::qcow2::{self, Qcow2Format};
+use crate::vhd::{self, VhdFormat};
 use crate::{ImageError, ImageFile};
 
 /// References that are stored together: those of 512 MiB.
@@ -14,22 +14,42 @@ const GROWTH_BYTES: u64 = 1 << 20;
 /// Writer of a new image, which nothing else uses before it is finished.
 #[derive(Debug)]
 pub struct ImageWriter<F> {
-    format: Qcow2Format<F>,
+    format: F,
     layout: Layout,
     references: Vec<(u64, Word)>,
 }
 
-impl<F: ImageFile + Clone> ImageWriter<F> {
-    /// Creates an image without a backing image in an empty file.
+impl<F: ImageFile + Clone> ImageWriter<Qcow2Format<F>> {
+    /// Creates a qcow2 image without a backing image in an empty file.
     ///
     /// # Errors
-    /// As [`create`].
-    pub async fn create(file: F, size: u64) -> Result<Self, ImageError> {
-        create(&file, &CreateOptions::new(size)).await?;
+    /// As [`qcow2::create`].
+    pub async fn create_qcow2(file: F, size: u64) -> Result<Self, ImageError> {
+        qcow2::create(&file, &qcow2::CreateOptions::new(size)).await?;
         let mut format = Qcow2Format::open(file, false).await?;
         format.set_growth(GROWTH_BYTES);
+        Ok(Self::new(format))
+    }
+}
+
+impl<F: ImageFile + Clone> ImageWriter<VhdFormat<F>> {
+    /// Creates a dynamic VHD in an empty file.
+    ///
+    /// # Errors
+    /// As [`vhd::create`].
+    pub async fn create_vhd(file: F, size: u64) -> Result<Self, ImageError> {
+        vhd::create(&file, &vhd::CreateOptions::dynamic(size)).await?;
+        let mut format = VhdFormat::open(file, vhd::OpenOptions::new(size)).await?;
+        format.set_growth(GROWTH_BYTES);
+        format.take_over(&[]).await?;
+        Ok(Self::new(format))
+    }
+}
+
+impl<F: Format> ImageWriter<F> {
+    fn new(format: F) -> Self {
         let layout = format.layout();
-        Ok(Self { format, layout, references: Vec::new() })
+        Self { format, layout, references: Vec::new() }
     }
 
     /// Returns the size of a cluster in bytes.
@@ -62,7 +82,7 @@ impl<F: ImageFile + Clone> ImageWriter<F> {
         // Without extended entries, a cluster is stored as a whole: new ones are zero.
         let mask = if self.format.has_blocks() { mask } else { self.layout.full_mask() };
         self.format.reserve(granule).await?;
-        let place = self.format.allocate().await?;
+        let place = self.format.allocate(granule).await?;
         let start = place.units() << self.layout.unit_bits;
         let stored: Vec<_> = (0..).step_by(block).zip(data.chunks(block)).collect();
         for run in stored.chunk_by(|(_, one), (_, next)| has_data(one) == has_data(next)) {

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::header::TableRange;
 use crate::{ImageError, ImageFile};
 
 /// Bytes of a slice: an L2 table of an image with clusters of 64 KiB. Storage reads one about as fast
 /// as one block.
-pub(super) const SLICE_BYTES: u64 = 64 << 10;
+pub(crate) const SLICE_BYTES: u64 = 64 << 10;
 /// Bytes of a block: only blocks that have changed are written.
 const BLOCK_BYTES: usize = 4096;
 /// Most bytes of cached slices of an image, unless its owner sets another budget: L2 tables for
@@ -18,10 +17,26 @@ const DEFAULT_BUDGET: usize = 4 << 20;
 /// The cache keeps this many slices in any case.
 const MIN_SLICES: usize = 8;
 
+/// Place of a table in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableRange {
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl TableRange {
+    /// Returns the number of entries of 8 bytes.
+    pub fn words(&self) -> u64 {
+        self.bytes / 8
+    }
+}
+
 /// File of an image with a cache of its tables.
 #[derive(Debug)]
-pub(super) struct Tables<F> {
-    pub(super) file: F,
+pub(crate) struct Tables<F> {
+    pub(crate) file: F,
     /// Size of the file in bytes when it was last measured.
     len: u64,
     slices: HashMap<u64, Slice>,
@@ -38,7 +53,7 @@ struct Slice {
 }
 
 impl<F: ImageFile> Tables<F> {
-    pub(super) async fn new(file: F) -> Result<Self, ImageError> {
+    pub(crate) async fn new(file: F) -> Result<Self, ImageError> {
         let len = file.len().await.map_err(ImageError::io("measure", 0))?;
         let mut tables =
             Self { file, len, slices: HashMap::new(), max_slices: 0, clock: 0, stop: None };
@@ -46,18 +61,18 @@ impl<F: ImageFile> Tables<F> {
         Ok(tables)
     }
 
-    pub(super) fn set_budget(&mut self, bytes: usize) {
+    pub(crate) fn set_budget(&mut self, bytes: usize) {
         self.max_slices = (bytes / SLICE_BYTES as usize).max(MIN_SLICES);
         self.slices.clear();
     }
 
     /// Ends long work when `stop` becomes true.
-    pub(super) fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+    pub(crate) fn stop_when(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
     }
 
     /// Fails if the caller has requested an end.
-    pub(super) fn check_stop(&self) -> Result<(), ImageError> {
+    pub(crate) fn check_stop(&self) -> Result<(), ImageError> {
         match &self.stop {
             Some(stop) if stop.load(Ordering::Relaxed) => Err(ImageError::Stopped),
             _ => Ok(()),
@@ -65,12 +80,12 @@ impl<F: ImageFile> Tables<F> {
     }
 
     /// Returns the size of the file in bytes when it was last measured.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Returns whether `offset` is in the file. Measures the file again if it is not.
-    pub(super) async fn contains(&mut self, offset: u64) -> Result<bool, ImageError> {
+    pub(crate) async fn contains(&mut self, offset: u64) -> Result<bool, ImageError> {
         if offset >= self.len {
             self.len = self.file.len().await.map_err(ImageError::io("measure", 0))?;
         }
@@ -79,7 +94,7 @@ impl<F: ImageFile> Tables<F> {
 
     /// Fills `out` with bytes of the file. Bytes behind its end are zero, because the last cluster
     /// may be shorter in the file. The first byte must be in the file.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         &mut self,
         structure: &'static str,
         offset: u64,
@@ -99,7 +114,7 @@ impl<F: ImageFile> Tables<F> {
     }
 
     /// Returns the slice of a table that contains byte `at`, and the position of that byte.
-    pub(super) async fn slice(
+    pub(crate) async fn slice(
         &mut self,
         structure: &'static str,
         table: TableRange,
@@ -126,7 +141,7 @@ impl<F: ImageFile> Tables<F> {
     }
 
     /// Returns entry `index` of a table of words of 8 bytes.
-    pub(super) async fn word(
+    pub(crate) async fn word(
         &mut self,
         structure: &'static str,
         table: TableRange,
@@ -143,13 +158,13 @@ impl<F: ImageFile> Tables<F> {
     }
 
     /// Forgets all cached slices.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.slices = HashMap::new();
     }
 
     /// Writes a part of a table, from the first block that has changed to the last one. The caller
     /// syncs.
-    pub(super) async fn write_changes(
+    pub(crate) async fn write_changes(
         &mut self,
         offset: u64,
         old: &[u8],
@@ -165,7 +180,7 @@ impl<F: ImageFile> Tables<F> {
     }
 
     /// Writes bytes of a table. The caller syncs.
-    pub(super) async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
+    pub(crate) async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
         let written = self.file.write_at(offset, data).await;
         let end = offset.saturating_add(data.len() as u64);
         let is_written = written.is_ok();
