@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use disk::{DiskError, IoError};
 use rustix::io::Errno;
+use share::ShareError;
 
 /// Failure of a measurement.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +79,18 @@ pub enum CalibrateError {
         /// Cause.
         #[source]
         source: IoError,
+    },
+    /// The results make no profile.
+    #[error(transparent)]
+    Profile(#[from] ShareError),
+    /// The profile cannot be stored.
+    #[error("cannot store the profile in {path}")]
+    Store {
+        /// Folder of the profile.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
     },
     /// No memory or no thread is available.
     #[error("cannot start the measurement")]

@@ -13,7 +13,7 @@
 //! ```text
 //! Scratch -> for each cell: Load (a poller that keeps `depth` requests in flight) -> CellReport
 //!                           OtherUse (does somebody else use the device?)         -> shorter loads
-//!         -> fit: cost of a request and of a byte, knee, best piece               -> StorageProfile
+//!         -> share::Profile::fit: cost of a request and of a byte, knee, piece     -> StorageProfile
 //! ```
 //! The load uses the disk and the reactor that serve VMs, so the measured limit is the limit that VMs
 //! see. Requests go past the page cache, to random places.
@@ -30,15 +30,17 @@
 mod cells;
 mod device;
 mod error;
-mod fit;
 mod load;
 mod other_use;
+mod profile;
 mod run;
 mod scratch;
+mod stored;
 
 pub use cells::{Cell, cells};
 pub use device::identity;
 pub use error::CalibrateError;
-pub use fit::profile;
+pub use profile::{profile, scheduler_profile};
 pub use run::{Progress, run};
 pub use scratch::Scratch;
+pub use stored::{StoredProfileError, read_profile, store_profile};

@@ -10,9 +10,9 @@ use model::calibration::{Calibrate, Calibration, CellReport};
 use reactor::{Context, Reactor, Snapshot};
 
 use crate::device::identity;
-use crate::fit::profile;
 use crate::load::{Load, LoadOptions, LoadResult};
 use crate::other_use::DeviceCounts;
+use crate::profile::profile;
 use crate::{CalibrateError, Cell, Scratch, cells};
 
 /// Share of a cell's time in which others are watched for.
@@ -64,13 +64,14 @@ pub fn run(
         reports.push(measurement.cell(cell)?);
     }
     let others_percent = measurement.others_percent();
-    let profile = profile(identity(scratch.device()), &reports).ok_or(CalibrateError::Stopped)?;
+    let profile = profile(identity(scratch.device()), &reports)?;
     Ok(Calibration {
         path: scratch.path().into(),
         scratch_bytes: scratch.file_bytes(),
         others_percent,
         cells: reports,
         profile,
+        stored: None,
     })
 }
 

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use disk::{Disk, FileDisk, FileOptions, OnFull};
 use rustix::fs::{
-    Dev, FileType, FlockOperation, Mode, OFlags, flock, fstat, fstatvfs, open, unlink,
+    Dev, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, fstatvfs, open, unlink,
 };
 use rustix::io::Errno;
 
@@ -56,25 +58,30 @@ impl Scratch {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let found = open(path, flags, Mode::empty()).map_err(os("open"))?;
         let stat = fstat(&found).map_err(os("inspect"))?;
-        // Storage without such locks is measured all the same.
-        if flock(&found, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Err(CalibrateError::Busy { path: path.into() });
-        }
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Self::file(path, found, stat.st_dev, size, stop),
-            FileType::BlockDevice => Self::block_device(path, found, stat.st_rdev, write),
+            FileType::Directory => {
+                let lock = lock_folder(path, &stat)?;
+                Self::file(path, (&found, lock), stat.st_dev, size, stop)
+            }
+            FileType::BlockDevice => {
+                if flock(&found, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+                {
+                    return Err(CalibrateError::Busy { path: path.into() });
+                }
+                Self::block_device(path, found, stat.st_rdev, write)
+            }
             _ => Err(CalibrateError::IsFile { path: path.into() }),
         }
     }
 
     fn file(
         path: &Path,
-        folder: OwnedFd,
+        (folder, lock): (&OwnedFd, OwnedFd),
         device: Dev,
         size: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<Self, CalibrateError> {
-        let space = fstatvfs(&folder).map_err(CalibrateError::os("measure the space of", path))?;
+        let space = fstatvfs(folder).map_err(CalibrateError::os("measure the space of", path))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let size = size.unwrap_or(USUAL.min(free / SHARE)) / SMALLEST * SMALLEST;
         if size < SMALLEST || size > free / SHARE {
@@ -93,7 +100,7 @@ impl Scratch {
             size,
             writable: true,
             is_file: true,
-            _lock: folder,
+            _lock: lock,
         })
     }
 
@@ -157,6 +164,22 @@ impl Scratch {
     /// Returns whether writes are measured, too.
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+}
+
+/// Locks a folder against a second measurement by a process of this host. An advisory lock of the
+/// folder would delay its other users, such as the driver of a storage repository. The name of a socket
+/// goes with its process, and leaves no file.
+fn lock_folder(path: &Path, stat: &Stat) -> Result<OwnedFd, CalibrateError> {
+    let name = format!("ringway-calibrate-{}-{}", stat.st_dev, stat.st_ino);
+    let socket =
+        SocketAddr::from_abstract_name(name).and_then(|address| UnixDatagram::bind_addr(&address));
+    match socket {
+        Ok(socket) => Ok(socket.into()),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Err(CalibrateError::Busy { path: path.into() })
+        }
+        Err(error) => Err(CalibrateError::Start(error)),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::calls;
 use crate::clock::Clock;
 use crate::db::{Db, Ref};
 use crate::dispatch::limits::{CallLimiter, WriteLimiter};
+use crate::options::CalibrateMode;
 use crate::persistence::Persistence;
 use crate::random;
 use crate::records::BootDirs;
@@ -35,6 +36,8 @@ pub struct OpSettings {
     pub queue_deadline: Duration,
     /// Limits of concurrent steps where the host's record sets none.
     pub limits: StepLimits,
+    /// Measurement of storage repositories.
+    pub calibrate: CalibrateMode,
 }
 
 /// Shared state of the daemon: everything that calls need.

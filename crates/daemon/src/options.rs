@@ -44,6 +44,9 @@ pub struct Options {
     /// configuration has their settings [default: auto]
     #[arg(long, value_enum, value_name = "MODE")]
     pub slices: Option<SlicesMode>,
+    /// Measurement of storage repositories that have no profile, when they are plugged [default: auto]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub calibrate: Option<CalibrateMode>,
     /// Password file, mode 600: name, password and role of each user on a line each, an empty line
     /// between users [default: users of the host if /etc/pam.d/ringway exists, see packaging/pam.d;
     /// else `password` in the directory of --state, created with a random password for root]
@@ -82,6 +85,18 @@ pub enum SlicesMode {
     Off,
     /// Create the groups, or fail to start.
     Required,
+}
+
+/// Measurement of storage repositories without a profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CalibrateMode {
+    /// Measure a storage repository in the background when it is plugged, unless its `other-config`
+    /// has `calibrate=false`.
+    #[default]
+    Auto,
+    /// Measure none: `ringway calibrate` does.
+    Off,
 }
 
 /// Address to listen on.

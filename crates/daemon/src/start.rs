@@ -163,7 +163,12 @@ async fn house(
         drivers,
         slices: slices.clone(),
         clock,
-        settings: app::OpSettings { boot, queue_deadline: settings.queue, limits: settings.limits },
+        settings: app::OpSettings {
+            boot,
+            queue_deadline: settings.queue,
+            limits: settings.limits,
+            calibrate: settings.calibrate,
+        },
     });
     app.spawn_tasks();
     let domain_info = app.machines.discover().await.context("cannot find out which VMs run")?;

@@ -113,7 +113,7 @@ pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
 pub use request::{Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome};
 pub use small_blocks::SmallBlocks;
-pub use storage::{Storage, StorageDisk, StorageError};
+pub use storage::{MetadataOp, Storage, StorageDisk, StorageError};
 pub use window::Window;
 
 /// Outcome of a request whose channel was abandoned.

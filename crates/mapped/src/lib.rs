@@ -48,6 +48,7 @@
 mod below;
 mod broken;
 mod channel;
+mod charged_file;
 mod child;
 mod counters;
 mod disk;

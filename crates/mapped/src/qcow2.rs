@@ -7,8 +7,9 @@ use disk::{Disk, FileDisk, Geometry};
 use image::journal::JournalOwner;
 use image::map::PagePool;
 use image::qcow2::{Access, Header, Qcow2Format};
-use image::{ImageError, PlainFile, run_now};
+use image::{ImageError, run_now};
 
+use crate::charged_file::ChargedFile;
 use crate::disk::{MappedDisk, MappedOptions};
 use crate::source::{ImageSource, JournalSource};
 
@@ -47,11 +48,11 @@ impl MappedDisk {
         let alignment = file.geometry().block_size;
         let source = Qcow2Source {
             file: Arc::clone(&file),
-            direct: direct.then_some(alignment),
+            direct,
             read_only,
             below: below.as_ref().map(|below| below.geometry().size),
         };
-        let header = run_now(Header::read(&*source.file()?))?;
+        let header = run_now(Header::read(&source.file()?))?;
         header.check_access(if read_only { Access::Read } else { Access::Write })?;
         let block_size = match header.has_extended_l2() && !read_only {
             true => header.block_bytes(),
@@ -92,27 +93,20 @@ impl MappedDisk {
 /// File of a qcow2 image.
 struct Qcow2Source {
     file: Arc<FileDisk>,
-    /// Alignment of direct I/O. `None` for I/O through the page cache.
-    direct: Option<u32>,
+    direct: bool,
     read_only: bool,
     /// Size of the layer below in bytes, if there is one.
     below: Option<u64>,
 }
 
 impl Qcow2Source {
-    /// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
-    fn file(&self) -> Result<Arc<PlainFile>, ImageError> {
-        let fd = Arc::clone(self.file.handover().0);
-        let file = match self.direct {
-            Some(alignment) => PlainFile::direct(fd, alignment as usize),
-            None => return Ok(Arc::new(PlainFile::shared(fd))),
-        };
-        file.map(Arc::new).map_err(ImageError::io("open", 0))
+    fn file(&self) -> Result<ChargedFile, ImageError> {
+        ChargedFile::open(&self.file, self.direct)
     }
 }
 
 impl ImageSource for Qcow2Source {
-    type Format = Qcow2Format<Arc<PlainFile>>;
+    type Format = Qcow2Format<ChargedFile>;
 
     fn open(&self) -> Result<Self::Format, ImageError> {
         let (file, has_below) = (self.file()?, self.below.is_some());

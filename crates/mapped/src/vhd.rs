@@ -8,6 +8,7 @@ use image::journal::JournalOwner;
 use image::vhd::{DiskType, Image, OpenOptions, SECTOR, VhdFormat};
 use image::{ImageError, PlainFile, run_now};
 
+use crate::charged_file::ChargedFile;
 use crate::disk::{MappedDisk, MappedOptions};
 use crate::qcow2::LayerOptions;
 use crate::source::ImageSource;
@@ -39,14 +40,6 @@ impl VhdHead {
     }
 }
 
-/// Returns the file for metadata. It shares the open file with the data, and so locks and fence.
-fn metadata_file(file: &FileDisk, direct: bool) -> Result<Arc<PlainFile>, ImageError> {
-    let fd = Arc::clone(file.handover().0);
-    let alignment = file.geometry().block_size as usize;
-    let opened = if direct { PlainFile::direct(fd, alignment) } else { Ok(PlainFile::shared(fd)) };
-    opened.map(Arc::new).map_err(ImageError::io("open", 0))
-}
-
 impl MappedDisk {
     /// Opens a dynamic or differencing VHD. `below` is the parent, and `parent_id` its identity if it
     /// is a VHD. Takes no lock and changes nothing.
@@ -63,7 +56,7 @@ impl MappedDisk {
         let LayerOptions { path, read_only, direct, waits_for_room, journal, pages } = options;
         let alignment = file.geometry().block_size.max(SECTOR as u32);
         let access = if read_only { Access::Read } else { Access::Write };
-        let mut image = run_now(Image::open(metadata_file(&file, direct)?, access))?;
+        let mut image = run_now(Image::open(ChargedFile::open(&file, direct)?, access))?;
         image.check_parent(below.is_some(), parent_id)?;
         let reference = run_now(async { Ok(image.reference().await) })?;
         let size = image.footer().size;
@@ -118,17 +111,17 @@ struct VhdSource {
 }
 
 impl VhdSource {
-    fn file(&self) -> Result<Arc<PlainFile>, ImageError> {
-        metadata_file(&self.file, self.direct)
+    fn file(&self) -> Result<ChargedFile, ImageError> {
+        ChargedFile::open(&self.file, self.direct)
     }
 
-    fn writer(&self) -> Result<VhdFormat<Arc<PlainFile>>, ImageError> {
+    fn writer(&self) -> Result<VhdFormat<ChargedFile>, ImageError> {
         run_now(VhdFormat::open(self.file()?, self.options))
     }
 }
 
 impl ImageSource for VhdSource {
-    type Format = VhdFormat<Arc<PlainFile>>;
+    type Format = VhdFormat<ChargedFile>;
 
     fn open(&self) -> Result<Self::Format, ImageError> {
         match self.read_only {

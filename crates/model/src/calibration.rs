@@ -12,6 +12,8 @@ pub const DEFAULT_CALIBRATE_S: u16 = 100;
 pub const DEFAULT_SHORT_S: u16 = 10;
 /// Shortest and longest time of the loads in seconds.
 pub const CALIBRATE_S: std::ops::RangeInclusive<u16> = 2..=600;
+/// Nanoseconds of a second.
+const NS: u64 = 1_000_000_000;
 /// Name of the file with the [`StorageProfile`] of a folder's storage, in that folder.
 pub const PROFILE_FILE: &str = ".ringway-profile";
 /// Version of [`StorageProfile`].
@@ -32,6 +34,9 @@ pub struct Calibrate {
     /// Bytes of the scratch file; by default 1 GiB, and a quarter of the free space at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+    /// Whether the profile is stored in the folder, and used by attached disks at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub store: bool,
     /// Time of the loads in seconds, 2 to 600; by default 100, or 10 for a short measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u16>,
@@ -40,7 +45,8 @@ pub struct Calibrate {
 impl Calibrate {
     /// Creates the measurement of a whole matrix, which writes to no block device.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), write: false, short: false, size_bytes: None, seconds: None }
+        let (size_bytes, seconds) = (None, None);
+        Self { path: path.into(), write: false, short: false, size_bytes, store: false, seconds }
     }
 
     /// Returns the time of the loads in seconds.
@@ -54,8 +60,9 @@ impl Calibrate {
     /// # Errors
     /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
-        if !self.path.is_absolute() {
-            return refuse("path", "must be absolute");
+        ProfileQuery { path: self.path.clone() }.validate()?;
+        if self.store && self.write {
+            return refuse("store", "needs a folder, and only a block device is written to");
         }
         let seconds = self.load_seconds();
         if !CALIBRATE_S.contains(&seconds) {
@@ -80,6 +87,41 @@ pub struct Calibration {
     pub cells: Vec<CellReport>,
     /// Profile of the storage, fitted to the cells.
     pub profile: StorageProfile,
+    /// Use of the profile. `None` unless it was to be stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<ProfileReply>,
+}
+
+/// Parameters of `storage.profile`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileQuery {
+    /// Absolute path of a folder.
+    pub path: PathBuf,
+}
+
+impl ProfileQuery {
+    /// Checks the path without accessing the host.
+    ///
+    /// # Errors
+    /// The path is not absolute.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        if self.path.is_absolute() { Ok(()) } else { refuse("path", "must be absolute") }
+    }
+}
+
+/// Reply to `storage.profile`: the profile in a folder, which attached disks use from the call on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReply {
+    /// The profile. `None` if there is none, or if it cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<StorageProfile>,
+    /// Ids of the disks that use it.
+    #[serde(default)]
+    pub disks: Vec<String>,
+    /// Reasons why the profile or a disk does not, with remedies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Throughput of requests of one size, a number of them at a time.
@@ -147,12 +189,25 @@ impl RequestCost {
 }
 
 impl StorageProfile {
+    /// Returns the summary: names and values of the knee and of the limits.
+    pub fn summary(&self) -> [(&'static str, u64); 5] {
+        let requests = |cost: RequestCost| NS / cost.of(4 << 10).max(1);
+        let bytes = |cost: RequestCost| (NS << 20) / cost.of(1 << 20).max(1);
+        [
+            ("profile-knee-us", self.knee_ns / 1000),
+            ("profile-read-iops", requests(self.reads)),
+            ("profile-read-bytes-per-second", bytes(self.reads)),
+            ("profile-write-iops", requests(self.writes)),
+            ("profile-write-bytes-per-second", bytes(self.writes)),
+        ]
+    }
+
     /// Returns how many machines with this load the storage serves before it is at its limit.
     pub fn machines(&self, load: &MachineLoad) -> u64 {
         let (read, write) = (self.reads.of(load.bytes), self.writes.of(load.bytes));
         let ns =
             u128::from(load.reads) * u128::from(read) + u128::from(load.writes) * u128::from(write);
-        u64::try_from(1_000_000_000 / ns.max(1)).unwrap_or(u64::MAX)
+        u64::try_from(u128::from(NS) / ns.max(1)).unwrap_or(u64::MAX)
     }
 }
 
@@ -282,6 +337,8 @@ mod tests {
         };
         let load: MachineLoad = "reads=50,writes=25,size=8K".parse().unwrap();
         assert_eq!((load.bytes, profile.machines(&load)), (8192, 1000));
+        let limits = profile.summary().map(|(_, value)| value);
+        assert_eq!(limits, [100, 100_000, 104_857_600_000, 50_000, 52_428_800_000]);
         for (text, told) in [
             ("reads=0", "neither"),
             ("reads=x", "whole number"),
@@ -302,6 +359,7 @@ mod tests {
         assert_eq!(parse(r#"{"path":"/srv","short":true}"#).load_seconds(), 10);
         for (text, field) in [
             (r#"{"path":"srv"}"#, "path"),
+            (r#"{"path":"/srv","write":true,"store":true}"#, "store"),
             (r#"{"path":"/srv","seconds":1}"#, "seconds"),
             (r#"{"path":"/srv","seconds":601}"#, "seconds"),
         ] {

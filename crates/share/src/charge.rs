@@ -77,6 +77,16 @@ pub(crate) fn charge(
     None
 }
 
+/// Takes back device time that an operation did not use. Its disk has been charged for more.
+pub(crate) fn refund(slot: Slot<'_>, ns: u64) {
+    let lower = |cell, by: u64| {
+        let lower = |value: u64| Some(value.saturating_sub(by));
+        let _ = slot.disk(cell).fetch_update(AcqRel, Relaxed, lower);
+    };
+    lower(DiskCell::Served, ns);
+    lower(DiskCell::Tag, at_weight(ns, weight(slot)));
+}
+
 /// Adds device time of an operation that did not wait. At most a second is owed.
 pub(crate) fn add_debt(slot: Slot<'_>, cost: u64) {
     let debt = slot.disk(DiskCell::Debt);

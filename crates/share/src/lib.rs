@@ -34,7 +34,8 @@
 //! one for 100 ms tightens it by a tenth, down to half of the knee. It recovers in steps.
 //!
 //! **Flushes, metadata and urgent requests never wait.** Their cost becomes debt, which the disk pays
-//! at its next dispatch, at its weight of that time.
+//! at its next dispatch, at its weight of that time. A request that fails at once is charged as one
+//! without bytes.
 //!
 //! **Floors go first**, but get at most four fifths of the time while others wait.
 //!
@@ -76,9 +77,9 @@
 //! |---|---|
 //! | 4 to 100 disks, 4 MiB, depth 1: total at least 0.98 of the best; max/min at most 1.02 | 0.998; 1.010 |
 //! | weights 1:2:4:8 within 1% | 0.1% |
-//! | sparse reader, array: alone 0.33 ms plus a knee of 0.66 ms | p99 0.60 ms |
+//! | sparse reader, array: alone 0.33 ms plus a knee of 0.64 ms | p99 0.60 ms |
 //! | sparse reader, flash: alone 0.16 ms plus 2.5 knees of 4.2 ms | p99 7.2 to 7.7 ms |
-//! | hogs beside it lose at most 6% | 0.1% on the array, 4.6% on flash |
+//! | hogs beside it lose at most 6% | 0.1% on the array, 4.7% on flash |
 //! | no reactor is overtaken for more than 2 ms; depth steady | 0.01 ms; constant |
 //! | striped flash, 512 KiB, depth 1: 1.6 times whole | 1.75 |
 //! | same: within 10% of the best cell of the matrix | 91% on the device, **89%** with a reactor's wake-ups |

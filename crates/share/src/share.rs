@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
+use crate::charge;
 use crate::error::ShareError;
-use crate::profile::Profile;
+use crate::profile::{Op, Profile};
 use crate::state::{
     CONTENDED, DISKS_MAX, DiskCell, Header, REACTORS_MAX, ReactorCell, Slot, State, Tokens,
 };
@@ -129,6 +130,16 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         check_weight(config.weight)?;
         self.store_config(self.disk(disk), config);
         Ok(())
+    }
+
+    /// Charges a disk for an operation that went past all queues, as debt. Charges nothing while at
+    /// most half of the depth is in flight, as for other operations.
+    pub fn charge(&self, disk: DiskId, op: Op) {
+        let Ok(profile) = self.profile() else { return };
+        let depth = self.state().header(Header::Depth).load(Relaxed);
+        if !self.is_sole(disk) && self.in_flight().ns > depth / 2 {
+            charge::add_debt(self.disk(disk), profile.cost(op));
+        }
     }
 
     /// Removes a disk. No request of it is held or in flight.

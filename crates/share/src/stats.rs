@@ -19,6 +19,8 @@ pub struct DiskStats {
     pub in_flight_ns: u64,
     /// Device time charged, in nanoseconds.
     pub served_ns: u64,
+    /// Device time of operations that did not wait, and that is not charged yet, in nanoseconds.
+    pub owed_ns: u64,
     /// Time for which requests were held, in nanoseconds.
     pub waited_ns: u64,
     /// Pieces sent.
@@ -69,6 +71,7 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
             in_flight: count,
             in_flight_ns: ns,
             served_ns: load(DiskCell::Served),
+            owed_ns: load(DiskCell::Debt),
             waited_ns: load(DiskCell::Waited),
             dispatches: load(DiskCell::Dispatches),
             splits: load(DiskCell::Splits),

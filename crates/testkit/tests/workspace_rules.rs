@@ -23,7 +23,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
     ("nbd", &["memory", "disk", "reactor"]),
     ("image", &["error-causes", "memory"]),
     ("mapped", &["memory", "reactor", "disk", "image"]),
-    ("calibrate", &["memory", "reactor", "disk", "model"]),
+    ("calibrate", &["memory", "reactor", "disk", "model", "share"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),

@@ -11,6 +11,7 @@ mod libvirt_xml;
 mod man;
 mod net;
 mod private_io;
+mod ringwayd;
 mod run;
 mod sockets;
 mod top;

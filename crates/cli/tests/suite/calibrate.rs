@@ -6,6 +6,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use testkit::process::eventually;
+use testkit::ringwayd::Ringwayd;
+
+use crate::served::Served;
 
 fn calibrate(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
@@ -88,9 +91,10 @@ fn a_measurement_ends_with_its_caller_and_there_is_one_at_a_time() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     command.arg("calibrate").arg(folder.path()).args(["--size", "64M"]);
     let mut first = command.env_remove("RINGWAY_CONTROL").spawn().unwrap();
-    let inode = format!(":{} ", folder.path().metadata().unwrap().ino());
+    let stat = folder.path().metadata().unwrap();
+    let name = format!("@ringway-calibrate-{}-{}", stat.dev(), stat.ino());
     eventually("it has locked the folder", || {
-        std::fs::read_to_string("/proc/locks").unwrap().contains(&inode)
+        std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name)
     });
     let second = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
     assert!(text(&second.stderr).contains("another measurement of"), "{second:?}");
@@ -103,4 +107,75 @@ fn a_measurement_ends_with_its_caller_and_there_is_one_at_a_time() {
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     let after = calibrate(&[&[folder.path().to_str().unwrap()][..], &SHORT].concat());
     assert!(after.status.success(), "{after:?}");
+}
+
+/// A storage repository of `ringwayd` is measured by the process that serves it.
+#[test]
+fn a_storage_repository_is_measured_by_its_name_or_uuid() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    let run = daemon.socket().with_file_name("run");
+    let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+    let measure = |sr: &str| {
+        let words = [&[sr, "--store", "--run", run.to_str().unwrap()][..], &SHORT].concat();
+        calibrate(&words)
+    };
+    let refused = |sr: &str, told: &str| {
+        let output = measure(sr);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains(told), "{told}: {output:?}");
+    };
+    refused("nobody", "storage repositories are looked up at ringwayd");
+    std::os::unix::fs::symlink(daemon.socket(), run.join("ringwayd.sock")).unwrap();
+    refused("nobody", "ringwayd has no SR \"nobody\"");
+    let folder = folder();
+    let location = format!("device-config:location={}", folder.path().display());
+    let create =
+        |name: &str| xe(&["sr-create", "type=dir", &format!("name-label={name}"), &location]);
+    let (sr, twins) = (create("disks"), [create("twin"), create("twin")]);
+    refused("twin", &twins[0]);
+    let twin = format!("sr-uuid={}", twins[1]);
+    let link = xe(&["pbd-list", &twin, "params=uuid", "--minimal"]);
+    xe(&["pbd-unplug", &format!("uuid={link}")]);
+    refused(&twins[1], "is not plugged; plug it: xe pbd-plug");
+
+    let control = run.join("io").join(&sr[..8]).join("control.sock");
+    let io = Served::start_at(control);
+    let image = folder.path().join("d1.raw");
+    std::fs::write(&image, [0; 4096]).unwrap();
+    io.attach("d1", serde_json::json!({ "file": image }), serde_json::json!({}));
+    let output = measure("sr=disks");
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("in use by d1"), "{output:?}");
+    let knee = xe(&[
+        "sr-param-get",
+        &format!("uuid={sr}"),
+        "param-name=sm-config",
+        "param-key=profile-knee-us",
+    ]);
+    assert!(knee.parse::<u64>().unwrap() > 0, "{knee}");
+}
+
+/// Runs `ringway calibrate` on a folder that `mount` has changed in a mount namespace of its own.
+fn calibrate_mounted(mount: &str) -> String {
+    let folder = folder();
+    let script = format!("{mount} && exec \"$2\" calibrate \"$1\" --store --short --seconds 2");
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-e", "-c", &script, "sh"])
+        .arg(folder.path())
+        .arg(env!("CARGO_BIN_EXE_ringway"))
+        .env_remove("RINGWAY_CONTROL")
+        .output()
+        .expect("needs root and `unshare` of Debian's util-linux");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    text(&output.stderr)
+}
+
+#[test]
+fn full_and_read_only_storage_is_not_measured() {
+    let error = calibrate_mounted("mount -t tmpfs -o size=100m none \"$1\"");
+    assert!(error.contains("104857600 free bytes; a measurement writes at least"), "{error}");
+    let read_only = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
+    let error = calibrate_mounted(read_only);
+    assert!(error.contains("cannot create a file in") && error.contains("Read-only"), "{error}");
 }

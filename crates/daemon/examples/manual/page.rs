@@ -44,6 +44,10 @@ name = "ringway"
 control-weight = 1000
 datapath-weight = 200
 guests-weight = 100
+
+[storage]
+# Measurement of storage repositories at their first plug: auto, or off.
+calibrate = "auto"
 "#;
 
 const BEFORE: &str = ".SH CONFIGURATION

@@ -97,6 +97,7 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
         storage::measured(tx, &storage.sr, space)
     })?;
     storage.tidy(&ctx.app).await;
+    storage.calibrate(&ctx.app);
     // The SR stays attached even if the scan fails.
     let _ = storage::scan(&ctx.app, &storage).await;
     drop(under_way);

@@ -17,7 +17,7 @@ use toolstack::cgroup::Weights;
 use toolstack::doctor::sizes;
 
 use crate::bootstrap::Product;
-use crate::options::{HypervisorKind, Listen, Options, SlicesMode};
+use crate::options::{CalibrateMode, HypervisorKind, Listen, Options, SlicesMode};
 use crate::xapi_socket::XAPI;
 use values::{limits, product, slices, within};
 use written::ConfigFile;
@@ -66,6 +66,8 @@ pub struct DaemonConfig {
     /// Product identity of the host. Clients enable features for brands that they know, and compare
     /// versions.
     pub product: Product,
+    /// Measurement of storage repositories.
+    pub calibrate: CalibrateMode,
     /// Control group settings.
     pub slices: SliceSettings,
 }
@@ -157,6 +159,7 @@ fn resolve(options: Options, text: &str) -> Result<DaemonConfig, String> {
         deadlines,
         queue: queue.unwrap_or(USUAL_QUEUE),
         product: product(config_file.identity)?,
+        calibrate: options.calibrate.or(config_file.storage.calibrate).unwrap_or_default(),
         slices: slices(options.slices, config_file.slices, own_state.then_some(state.as_path()))?,
         state,
         run,

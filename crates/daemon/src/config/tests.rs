@@ -57,6 +57,19 @@ fn options_go_before_the_file() {
 }
 
 #[test]
+fn storage_is_measured_unless_file_or_option_say_no() {
+    let calibrate = |option, text| {
+        let options = Options { calibrate: option, ..Options::default() };
+        resolve(options, text).map(|config| config.calibrate)
+    };
+    let off = "[storage]\ncalibrate = \"off\"\n";
+    assert_eq!(calibrate(None, ""), Ok(CalibrateMode::Auto));
+    assert_eq!(calibrate(None, off), Ok(CalibrateMode::Off));
+    assert_eq!(calibrate(Some(CalibrateMode::Auto), off), Ok(CalibrateMode::Auto));
+    assert!(calibrate(None, "[storage]\ncalibrate = \"later\"\n").is_err());
+}
+
+#[test]
 fn another_state_has_its_own_sockets() {
     let options = Options { state: Some("/c".into()), ..Options::default() };
     let settings = resolve(options, "").unwrap();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::options::{HypervisorKind, Listen, SlicesMode};
+use crate::options::{CalibrateMode, HypervisorKind, Listen, SlicesMode};
 
 /// The whole configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -20,6 +20,13 @@ pub(super) struct ConfigFile {
     pub(super) limits: WrittenLimits,
     pub(super) identity: WrittenIdentity,
     pub(super) slices: WrittenSlices,
+    pub(super) storage: WrittenStorage,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WrittenStorage {
+    pub(super) calibrate: Option<CalibrateMode>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -29,7 +29,7 @@ pub(super) fn all(app: &Arc<AppState>) -> JoinSet<()> {
     all
 }
 
-async fn connect(app: &AppState, connection: &Ref) -> Result<(), ApiError> {
+async fn connect(app: &Arc<AppState>, connection: &Ref) -> Result<(), ApiError> {
     let (storage, config): (SrHandle, Config) = app.db.read(|view| {
         let place = reference(view, connection, pbd::Field::SR)?;
         Ok::<_, ApiError>((
@@ -43,6 +43,7 @@ async fn connect(app: &AppState, connection: &Ref) -> Result<(), ApiError> {
         storage::measured(tx, &storage.sr, space)
     })?;
     storage.tidy(app).await;
+    storage.calibrate(app);
     // The SR stays attached even if the scan fails.
     if let Err(error) = storage::scan(app, &storage).await {
         report_scan(app, &storage, &error);

@@ -7,6 +7,7 @@
 //!
 //! [machines]: toolstack::machines
 
+mod profile;
 mod scan;
 
 use std::sync::Arc;

@@ -21,6 +21,7 @@ use crate::bootstrap::{self, BootstrapInput, CpuFacts, DefaultSr, HostFacts, Pro
 use crate::clock::tests::Hands;
 use crate::db::{Db, Ref};
 use crate::dispatch::{CallResult, Ctx, dispatch, text};
+use crate::options::CalibrateMode;
 use crate::peer::{Origin, Peer};
 use crate::persistence::Persistence;
 use crate::random;
@@ -116,6 +117,7 @@ impl TestApp {
             boot: BootDirs::default(),
             queue_deadline: Duration::from_secs(1),
             limits: StepLimits::default(),
+            calibrate: CalibrateMode::Auto,
         };
         let drivers = sim::drivers(&sim);
         let first_domid = first_domid(&db);

@@ -2,6 +2,7 @@
 
 mod addresses;
 pub(crate) mod app;
+mod calibration;
 mod config;
 mod daemon_killed;
 mod devices;

@@ -3,7 +3,7 @@ use xenapi::table::{pbd, sr, vdi};
 
 use super::simulated_host::*;
 
-fn made_sr(kind: &str, host: &Ref) -> Vec<Value> {
+pub(super) fn made_sr(kind: &str, host: &Ref) -> Vec<Value> {
     vec![
         host.value(),
         record([("location", Value::text("/somewhere/else"))]),
@@ -17,12 +17,12 @@ fn made_sr(kind: &str, host: &Ref) -> Vec<Value> {
     ]
 }
 
-fn home(sim_host: &SimulatedHost) -> Ref {
+pub(super) fn home(sim_host: &SimulatedHost) -> Ref {
     let class = &xenapi::table::host::CLASS;
     sim_host.test_app.app.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
-fn connection(sim_host: &SimulatedHost, place: &Ref) -> Ref {
+pub(super) fn connection(sim_host: &SimulatedHost, place: &Ref) -> Ref {
     let db = &sim_host.test_app.app.db;
     db.read(|view| references(view, place, sr::Field::PBDs)).unwrap().pop().unwrap()
 }

@@ -37,7 +37,7 @@ fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
     assert_eq!(named.to_str().unwrap(), "/etc/ringway/passwords");
     // The parser of each table lists the keys that it knows.
     let mut known = 0;
-    for table in ["", "[boot]\n", "[limits]\n", "[identity]\n", "[slices]\n"] {
+    for table in ["", "[boot]\n", "[limits]\n", "[identity]\n", "[slices]\n", "[storage]\n"] {
         let wrong = configured(&format!("{table}no-such-thing = 1\n")).unwrap_err();
         let (_, expected) = wrong.split_once("expected").unwrap();
         for name in expected.split('`').skip(1).step_by(2) {
@@ -47,5 +47,5 @@ fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
             known += 1;
         }
     }
-    assert!(known >= 24, "{known}");
+    assert!(known >= 26, "{known}");
 }

@@ -259,7 +259,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
         };
         self.free.push(slot);
         if file_request.scheduled != UNSCHEDULED {
-            self.complete_scheduled(context, &mut file_request);
+            self.complete_scheduled(context, &mut file_request, op_completion.result < 0);
         }
         let syncs = matches!(file_request.io_method, IoMethod::Sync);
         // A flush touches no buffers, and its failure concerns the disk, whichever request caused

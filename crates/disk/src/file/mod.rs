@@ -19,7 +19,7 @@ use rustix::fs::{fdatasync, ftruncate};
 
 use crate::model_device::ModelDevice;
 use crate::null::check_growth;
-use crate::storage::StorageDisk;
+use crate::storage::{MetadataOp, StorageDisk};
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
 use channel::FileChannel;
@@ -260,6 +260,19 @@ impl FileDisk {
 
     fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the scheduler of a storage dispatches the requests of new channels.
+    pub fn shares_storage(&self) -> bool {
+        self.storage_disk.get().is_some()
+    }
+
+    /// Charges the share of the storage for an operation that the file's metadata has needed, if other
+    /// disks want the storage. Its channels wait longer for it.
+    pub fn charge_metadata(&self, op: MetadataOp) {
+        if let Some(disk) = self.storage_disk.get() {
+            disk.charge(op);
+        }
     }
 
     /// Counts requests of a layer above that begin to wait for space on this storage.

@@ -210,7 +210,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
         let Some(schedule) = &mut self.schedule else { return };
         let Some(held) = schedule.held.get_mut(number) else {
             // It was canceled.
-            return schedule.membership.complete(context, permit);
+            return schedule.membership.complete(context, permit, true);
         };
         if held.whole.is_some() || !is_last {
             let tag = held.request.tag;
@@ -257,12 +257,13 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
         }
     }
 
-    /// Returns the permit of a step that has ended.
+    /// Returns the permit of a step that has ended or failed.
     #[inline(never)]
     pub(super) fn complete_scheduled(
         &mut self,
         context: &mut Context<'_>,
         request: &mut FileRequest,
+        failed: bool,
     ) {
         let Some(schedule) = &mut self.schedule else { return };
         let Some(scheduled) = schedule.scheduled.get_mut(request.scheduled) else { return };
@@ -272,7 +273,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
             request.scheduled = UNSCHEDULED;
         }
         if let Some(permit) = permit {
-            schedule.membership.complete(context, permit);
+            schedule.membership.complete(context, permit, failed);
         }
     }
 

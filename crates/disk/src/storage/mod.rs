@@ -12,7 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::Mapping;
 use reactor::Handle;
-use share::{CELLS, DiskConfig, DiskId, DiskStats, Profile, ReactorId, Share, WaitReason};
+use share::{
+    CELLS, DiskConfig, DiskId, DiskStats, Op, OpKind, Profile, ReactorId, Share, ShareStats,
+    WaitReason,
+};
 
 pub use error::StorageError;
 pub(crate) use reactor_queue::{Dispatched, Membership};
@@ -92,6 +95,17 @@ impl Storage {
     }
 }
 
+/// Operation on the metadata of an image, which nothing schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataOp {
+    /// Read of so many bytes.
+    Read(u64),
+    /// Write of so many bytes.
+    Write(u64),
+    /// Flush.
+    Flush,
+}
+
 /// One disk on a storage. It leaves the storage on drop.
 #[derive(Debug)]
 pub struct StorageDisk {
@@ -120,6 +134,21 @@ impl StorageDisk {
             waited_ns: stats.waited_ns + self.refused_ns.load(Ordering::Relaxed),
             ..stats
         }
+    }
+
+    /// Returns the state of the storage.
+    pub fn storage_stats(&self) -> ShareStats {
+        self.storage.share.stats()
+    }
+
+    /// Charges the disk for an operation that was not scheduled.
+    pub(crate) fn charge(&self, op: MetadataOp) {
+        let op = match op {
+            MetadataOp::Read(bytes) => Op::new(OpKind::Read, bytes),
+            MetadataOp::Write(bytes) => Op::new(OpKind::Write, bytes),
+            MetadataOp::Flush => Op::new(OpKind::Flush, 0),
+        };
+        self.storage.share.charge(self.id, op);
     }
 
     /// Counts a request that the scheduler refused.

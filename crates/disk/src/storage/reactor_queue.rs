@@ -249,10 +249,15 @@ impl Membership {
         self.queue.inner.borrow_mut().queue.submit(self.disk_id, op, ticket, now)
     }
 
-    /// Returns a permit after its operation.
-    pub(crate) fn complete(&self, context: &mut Context<'_>, permit: Permit) {
+    /// Returns a permit after its operation, which may have failed.
+    pub(crate) fn complete(&self, context: &mut Context<'_>, permit: Permit, failed: bool) {
         let now = context.now_ns();
-        self.queue.inner.borrow_mut().queue.complete(permit, now);
+        let queue = &mut self.queue.inner.borrow_mut().queue;
+        if failed {
+            queue.fail(permit, now)
+        } else {
+            queue.complete(permit, now)
+        }
         self.needs_look.set(true);
     }
 

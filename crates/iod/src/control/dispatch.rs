@@ -76,7 +76,10 @@ pub(crate) fn answer(
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
-            call_context.server.storage_calls.calibrate(call, call_context.stream)
+            call_context.server.storage_calls.calibrate(call, disk_registry, call_context.stream)
+        }
+        Ok(Call::StorageProfile(query)) => {
+            call_context.server.storage_calls.profile(query, disk_registry, call_context.stream)
         }
         Ok(Call::StorageProgress) => value(call_context.server.storage_calls.progress()),
         call => call.and_then(|call| carry_out(call_context.server, disk_registry, call)),
@@ -198,6 +201,7 @@ fn carry_out(
         | Call::ImageSnapshot(_)
         | Call::ImageProgress
         | Call::StorageCalibrate(_)
+        | Call::StorageProfile(_)
         | Call::StorageProgress => Ok(Value::Null),
     }
 }

@@ -10,6 +10,7 @@ mod exports;
 mod fences;
 mod nics;
 mod poll;
+mod profile;
 mod restore;
 #[cfg(test)]
 mod tests;

@@ -56,6 +56,8 @@ pub enum Verb {
     Caps,
     /// Set a new share of the storage.
     Weight,
+    /// Follow a profile of the storage that the disk did not have.
+    Profile,
     /// Change the polling.
     Poll,
     /// Export it over NBD.
@@ -128,6 +130,7 @@ impl fmt::Display for VerbText {
             Verb::Replace => "given another backend",
             Verb::Caps => "given new caps",
             Verb::Weight => "given a new weight",
+            Verb::Profile => "given a new profile of its storage",
             Verb::Poll => "given new polling settings",
             Verb::Export => "exported",
             Verb::Unexport => "unexported",
@@ -163,6 +166,7 @@ impl Verb {
             Self::Replace => "disk.replace",
             Self::Caps => "disk.caps",
             Self::Weight => "disk.weight",
+            Self::Profile => "storage.profile",
             Self::Poll => "disk.poll",
             Self::Export => "disk.export",
             Self::Unexport => "disk.unexport",
@@ -219,6 +223,7 @@ impl Phase {
                 | Verb::Resize
                 | Verb::Caps
                 | Verb::Weight
+                | Verb::Profile
                 | Verb::Poll
                 | Verb::Export
                 | Verb::Unexport,

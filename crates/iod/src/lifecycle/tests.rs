@@ -16,9 +16,9 @@ fn a_disk_without_a_socket_is_never_active() {
     }
 }
 
-const VERBS: [Verb; 13] = [
-    Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Weight, Poll, Export,
-    Unexport, Detach,
+const VERBS: [Verb; 14] = [
+    Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Weight, Profile, Poll,
+    Export, Unexport, Detach,
 ];
 const RESTS: [StableState; 4] = [Attached, Active, Paused, StableState::Refused];
 
@@ -68,11 +68,12 @@ fn every_verb_in_every_phase() {
         (Paused, Restore, Err(Exists)),
         (StableState::Refused, Restore, Err(Exists)),
     ];
-    // Exports start and end in every open state, and polling can be changed there.
+    // Exports start and end in every open state, and polling can be changed and a profile used there.
     let open = [Attached, Active, Paused].map(|stable_state| {
-        [Export, Unexport, Poll].map(|verb| (stable_state, verb, work(verb, stable_state)))
+        [Export, Unexport, Poll, Profile].map(|verb| (stable_state, verb, work(verb, stable_state)))
     });
-    let shut = [Export, Unexport, Poll].map(|verb| (StableState::Refused, verb, Err(NotOpen)));
+    let shut =
+        [Export, Unexport, Poll, Profile].map(|verb| (StableState::Refused, verb, Err(NotOpen)));
     let exports = open.into_iter().flatten().chain(shut);
     let cases: Vec<_> = cases.into_iter().chain(exports).collect();
     assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
@@ -84,8 +85,8 @@ fn every_verb_in_every_phase() {
             let phase = Phase::Busy(at_work, stable_state);
             assert_eq!(phase.begin(Attach), Err(Exists));
             for verb in [
-                Activate, Deactivate, Pause, Resume, Resize, Caps, Weight, Poll, Export, Unexport,
-                Detach,
+                Activate, Deactivate, Pause, Resume, Resize, Caps, Weight, Profile, Poll, Export,
+                Unexport, Detach,
             ] {
                 let busy = Err(super::VerbRefused::Busy(VerbText(at_work)));
                 assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");

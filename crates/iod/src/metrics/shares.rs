@@ -7,7 +7,7 @@ use super::text::{MetricType, Page};
 /// Name, type, unit, help and value of a family.
 type Row = (&'static str, MetricType, Option<&'static str>, &'static str, fn(&ShareReport) -> f64);
 
-const FAMILIES: [Row; 4] = [
+const FAMILIES: [Row; 5] = [
     (
         "ringway_disk_share_waited_seconds",
         MetricType::Counter,
@@ -28,6 +28,13 @@ const FAMILIES: [Row; 4] = [
         None,
         "Requests that wait for the disk's share of its storage.",
         |report| report.waiting as f64,
+    ),
+    (
+        "ringway_disk_share_depth_seconds",
+        MetricType::Gauge,
+        Some("seconds"),
+        "Device time that may be in flight on the disk's storage.",
+        |report| report.depth_seconds,
     ),
     (
         "ringway_disk_weight",
@@ -66,14 +73,21 @@ mod tests {
     fn only_disks_that_share_a_storage_have_a_weight() {
         let disk = |id: &str| DiskStats::new(id, Backend::Null(512), 512);
         let share = DiskShare { weight: 400, ..DiskShare::default() };
-        let report =
-            ShareReport { share, waited_seconds: 1.5, waiting: 3, behind: None, splits: 7 };
+        let report = ShareReport {
+            share,
+            waited_seconds: 1.5,
+            waiting: 3,
+            splits: 7,
+            depth_seconds: 0.5,
+            ..ShareReport::default()
+        };
         let mut page = Page::default();
         disks(&mut page, &[DiskStats { share: Some(report), ..disk("a") }, disk("b")]);
         let page = page.end();
         for sample in [
             "ringway_disk_share_waited_seconds_total{disk=\"a\"} 1.5",
             "ringway_disk_share_splits_total{disk=\"a\"} 7",
+            "ringway_disk_share_depth_seconds{disk=\"a\"} 0.5",
             "ringway_disk_share_waiting{disk=\"a\"} 3",
             "ringway_disk_weight{disk=\"a\"} 400",
         ] {

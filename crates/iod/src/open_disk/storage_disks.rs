@@ -4,25 +4,17 @@
 //! profile (`ringway calibrate --store`).
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use disk::{FileDisk, Storage, StorageDisk};
-use model::calibration::{PROFILE_FILE, PROFILE_VERSION, RequestCost, StorageProfile};
+use model::calibration::StorageProfile;
 use model::share::DiskShare;
 use model::spec::FileRef;
-use share::{Cost, DiskConfig, Piece, Profile, Turn};
+use share::DiskConfig;
 
 use super::model_storage::ModelStorage;
-
-/// Longest profile that is read, in bytes.
-const MAX_PROFILE_BYTES: u64 = 64 << 10;
-/// Least number of requests at a time that the scheduler takes.
-const REQUESTS_MIN: u64 = 2;
-/// Cost of a flush in costs of a write.
-const FLUSH_WRITES: u64 = 4;
+use crate::error::error_chain;
 
 /// Storages of this process by the number of their device.
 static STORAGES: Mutex<BTreeMap<u64, Weak<Storage>>> = Mutex::new(BTreeMap::new());
@@ -95,6 +87,17 @@ impl StorageDisks {
         note
     }
 
+    /// Schedules a file that had no storage with a profile when it was opened. Returns whether it is
+    /// scheduled from now on, and was not before.
+    pub(crate) fn join(&self, file: &FileDisk, name: &FileRef) -> bool {
+        if file.shares_storage() {
+            return false;
+        }
+        // An attach has told its notes.
+        let _ = self.schedule(file, name);
+        file.shares_storage()
+    }
+
     /// Changes the share of the disk on all its storages. It was validated.
     pub(crate) fn set_share(&self, share: DiskShare) {
         let mut state = lock(&self.0);
@@ -141,114 +144,32 @@ fn config(share: DiskShare) -> DiskConfig {
 
 /// Returns the storage on a device. `None` if it has no profile; a note if its profile cannot be used.
 fn storage(device: u64, name: &FileRef) -> Option<Result<Arc<Storage>, String>> {
-    let mut storages = lock(&STORAGES);
-    if let Some(present) = storages.get(&device).and_then(Weak::upgrade) {
+    if let Some(present) = lock(&STORAGES).get(&device).and_then(Weak::upgrade) {
         return Some(Ok(present));
     }
-    let folder = name.path()?.parent()?;
-    let path = folder.join(PROFILE_FILE);
-    let read = read(&path, device).transpose()?;
-    let made = read.and_then(|profile| Storage::new(&profile).map_err(|error| error.to_string()));
-    let told = made.map_err(|problem| {
-        format!(
-            "the profile {} is not used: {problem}; measure the storage again with `ringway calibrate \
-             --store`, or remove the file",
-            path.display()
-        )
-    });
-    if let Ok(storage) = &told {
-        storages.retain(|_, storage| storage.strong_count() > 0);
-        storages.insert(device, Arc::downgrade(storage));
-    }
-    Some(told)
+    let used = use_profile(name.path()?.parent()?, device).transpose()?;
+    Some(used.map(|(_, storage)| storage))
 }
 
-/// Reads a profile. `None` if there is no such file.
-fn read(path: &Path, device: u64) -> Result<Option<Profile>, String> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+/// Makes the storage on a device follow the profile in a folder. `None` if the folder has none. The
+/// storage lasts as long as it has disks, or the caller has it.
+///
+/// # Errors
+/// The profile cannot be used. The storage follows its former profile, if it has one.
+pub(crate) fn use_profile(
+    folder: &Path,
+    device: u64,
+) -> Result<Option<(StorageProfile, Arc<Storage>)>, String> {
+    let read = calibrate::read_profile(folder, &calibrate::identity(device));
+    let Some(profile) = read.map_err(|error| error.to_string())? else { return Ok(None) };
+    let scheduler_profile = calibrate::scheduler_profile(&profile);
+    let mut storages = lock(&STORAGES);
+    let storage = match storages.get(&device).and_then(Weak::upgrade) {
+        Some(present) => present.set_profile(&scheduler_profile).map(|()| present),
+        None => Storage::new(&scheduler_profile),
     };
-    let mut text = String::new();
-    let read = file.take(MAX_PROFILE_BYTES).read_to_string(&mut text);
-    read.map_err(|error| error.to_string())?;
-    let profile: StorageProfile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    if profile.version != PROFILE_VERSION {
-        return Err(format!(
-            "it has version {}, and this program knows {PROFILE_VERSION}",
-            profile.version
-        ));
-    }
-    let present = calibrate::identity(device);
-    if profile.device != present {
-        return Err("it was measured on another device, or the device has changed".into());
-    }
-    Ok(Some(scheduler_profile(&profile)))
-}
-
-/// Converts a profile to the scheduler's form.
-fn scheduler_profile(profile: &StorageProfile) -> Profile {
-    let cost = |cost: RequestCost| Cost {
-        request_ns: cost.request_ns.max(1),
-        // Nanoseconds a MiB to picoseconds a byte.
-        byte_ps: (u128::from(cost.mib_ns) * 1000).div_ceil(1 << 20).min(u64::MAX.into()) as u64,
-    };
-    let piece = profile.piece_bytes.map(|bytes| Piece {
-        bytes: bytes.into(),
-        gain_percent: profile.piece_gain_percent.into(),
-    });
-    Profile {
-        read: cost(profile.reads),
-        write: cost(profile.writes),
-        flush_ns: profile.writes.request_ns.saturating_mul(FLUSH_WRITES),
-        knee_ns: profile.knee_ns,
-        latency_ns: profile.latency_ns.saturating_add(profile.knee_ns),
-        requests_min: u64::from(profile.requests_min).max(REQUESTS_MIN),
-        piece,
-        turn: profile.seeks.then_some(Turn::DEFAULT),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn profile() -> StorageProfile {
-        let cost = RequestCost { request_ns: 5_000, mib_ns: 500_000 };
-        StorageProfile {
-            version: PROFILE_VERSION,
-            device: model::calibration::StorageDevice::default(),
-            reads: cost,
-            writes: cost,
-            knee_ns: 100_000,
-            requests_min: 1,
-            latency_ns: 80_000,
-            piece_bytes: Some(65_536),
-            piece_gain_percent: 40,
-            seeks: false,
-        }
-    }
-
-    #[test]
-    fn a_profile_is_checked_before_it_is_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(PROFILE_FILE);
-        assert_eq!(read(&path, 0), Ok(None));
-        let told = |profile: &StorageProfile| {
-            std::fs::write(&path, serde_json::to_string(profile).unwrap()).unwrap();
-            read(&path, 0)
-        };
-        let found = told(&profile()).unwrap().unwrap();
-        assert_eq!((found.read.request_ns, found.read.byte_ps, found.turn), (5_000, 477, None));
-        assert!(
-            told(&StorageProfile { version: 2, ..profile() }).unwrap_err().contains("version 2")
-        );
-        let name = Some("sdz".to_owned());
-        let device = model::calibration::StorageDevice { name, ..Default::default() };
-        let other = told(&StorageProfile { device, ..profile() });
-        assert!(other.unwrap_err().contains("another device"));
-        std::fs::write(&path, "{").unwrap();
-        assert!(read(&path, 0).is_err());
-    }
+    let storage = storage.map_err(|error| error_chain(&error))?;
+    storages.retain(|_, storage| storage.strong_count() > 0);
+    storages.insert(device, Arc::downgrade(&storage));
+    Ok(Some((profile, storage)))
 }

@@ -24,8 +24,8 @@ use super::queues::StartedRings;
 use super::{ServedDisk, ServedDiskError, ServedTree, lock};
 use crate::deadline::run_with_deadline;
 
-/// Longest wait of guests for a replacement.
-const DRAIN_WITHIN: Duration = Duration::from_secs(2);
+/// Longest wait of guests for a replacement, or for new channels.
+pub(super) const DRAIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// New tree of a disk, opened and not yet used.
 #[derive(Debug)]

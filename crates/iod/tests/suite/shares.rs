@@ -7,9 +7,11 @@ use std::time::Duration;
 use crate::caps::{BYTES, QUEUES, Storm};
 use crate::common::sectors::{connect, read, write};
 use crate::common::*;
-use model::report::{DiskStats, Stats};
+use model::calibration::{PROFILE_FILE, ProfileReply};
+use model::report::{DiskState, DiskStats, Stats};
 use model::share::DiskShare;
 use serde_json::{Value, json};
+use testkit::process::eventually;
 use testkit::rounds;
 use testkit::storage::store_profile;
 
@@ -19,6 +21,27 @@ fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
     let mut spec = io.spec(id, json!({ "file": path }));
     (spec["queues"], spec["share"]) = (json!(QUEUES), share);
     caller.disk("disk.attach", spec);
+}
+
+/// Stores a profile of the storage of the folder.
+fn store(io: &Io) {
+    let folder = io.folder.path();
+    let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
+    store_profile(folder, device).unwrap();
+}
+
+/// Stores a profile with a change.
+fn store_changed(io: &Io, change: impl FnOnce(&mut Value)) {
+    store(io);
+    let path = io.folder.path().join(PROFILE_FILE);
+    let mut profile = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut profile);
+    std::fs::write(path, profile.to_string()).unwrap();
+}
+
+fn use_profile(io: &Io, caller: &mut Caller) -> ProfileReply {
+    let reply = caller.call("storage.profile", json!({ "path": io.folder.path() })).unwrap();
+    serde_json::from_value(reply).unwrap()
 }
 
 fn stats(caller: &mut Caller, id: &str) -> DiskStats {
@@ -49,17 +72,36 @@ fn disks_share_a_storage_by_their_weights() {
 
 fn disks_share_a_storage(reactors: &str) {
     let io = Io::start_with(&["--reactors", reactors]);
-    let folder = io.folder.path();
-    let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
-    store_profile(folder, device).unwrap();
     let mut caller = io.caller();
+    let live = reactors == "2";
+    if !live {
+        store(&io);
+    }
     attach(&io, &mut caller, "light", Value::Null);
     attach(&io, &mut caller, "heavy", json!({"weight": 400}));
     let storms = ["light", "heavy"].map(|id| Storm::start(&io, id, 4096));
+    if live {
+        // Guests run, and do not notice.
+        assert_eq!(use_profile(&io, &mut caller), ProfileReply::default());
+        assert_eq!(stats(&mut caller, "heavy").share, None);
+        store(&io);
+        let used = use_profile(&io, &mut caller);
+        assert_eq!(used.disks, ["heavy", "light"]);
+        assert!(used.profile.is_some() && used.notes.is_empty(), "{used:?}");
+    }
     wait_for_ratio([&storms[0], &storms[1]], 3.0..5.0);
     let heavy = stats(&mut caller, "heavy").share.unwrap();
     assert_eq!(heavy.share, DiskShare { weight: 400, ..DiskShare::default() });
     assert!(heavy.waited_seconds > 0.0 && heavy.waiting > 10, "{heavy:?}");
+    // High latency on a busy host makes it half of the knee at least.
+    assert!((5e-5..=1e-4).contains(&heavy.depth_seconds) && heavy.in_flight > 0, "{heavy:?}");
+    if live {
+        // A profile of another depth.
+        store_changed(&io, |profile| profile["knee_ns"] = json!(40_000));
+        assert_eq!(use_profile(&io, &mut caller).disks, ["heavy", "light"]);
+        let depth = stats(&mut caller, "light").share.unwrap().depth_seconds;
+        assert!((2e-5..=4e-5).contains(&depth), "{depth}");
+    }
     caller.disk("disk.weight", json!({"id": "light", "weight": 400}));
     wait_for_ratio([&storms[0], &storms[1]], 0.8..1.25);
     for storm in storms {
@@ -95,4 +137,64 @@ fn disks_of_one_model_share_it_and_keep_their_bytes() {
         assert_eq!(read(&mut connect(&io.socket(id)), sector), byte, "{id}");
     }
     assert_eq!(stats(&mut io.caller(), "a").share.unwrap().share.weight, 400);
+}
+
+#[test]
+fn a_profile_that_does_not_fit_is_not_used_and_says_so() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str); 3] = [
+        (|profile| profile["device"]["name"] = json!("sdz"), "another device"),
+        (|profile| profile["device"]["rotational"] = Value::Null, "the device has changed"),
+        (|profile| profile["knee_ns"] = json!(0), "knee is 0, allowed are"),
+    ];
+    for (change, told) in changes {
+        store_changed(&io, change);
+        let used = use_profile(&io, &mut caller);
+        assert!(used.profile.is_none() && used.disks.is_empty(), "{used:?}");
+        assert!(used.notes[0].contains(told) && used.notes[0].contains("--store"), "{used:?}");
+    }
+    // An attach works, and says the same.
+    let path = io.folder.path().join("d.raw");
+    std::fs::write(&path, vec![1; BYTES as usize]).unwrap();
+    let reply = caller.call("disk.attach", io.spec("d", json!({ "file": path }))).unwrap();
+    assert!(reply["notes"][0].as_str().unwrap().contains("allowed are"), "{reply}");
+    assert_eq!(stats(&mut caller, "d").share, None);
+    // The right one joins the disk.
+    store(&io);
+    assert_eq!(use_profile(&io, &mut caller).disks, ["d"]);
+    for (weight, fine) in [(0, false), (1, true), (1000, true), (1001, false), (u64::MAX, false)] {
+        let set = caller.call("disk.weight", json!({"id": "d", "weight": weight}));
+        assert_eq!(set.is_ok(), fine, "{weight}: {set:?}");
+    }
+    assert_eq!(stats(&mut caller, "d").share.unwrap().share.weight, 1000);
+}
+
+#[test]
+fn a_weight_survives_a_kill_and_an_upgrade() {
+    let mut io = Io::start();
+    store(&io);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, "d", json!({"weight": 400}));
+    attach(&io, &mut caller, "e", json!({"floor_iops": 50}));
+    caller.disk("disk.weight", json!({"id": "d", "weight": 7, "floor_bytes": 4096}));
+    let expected = [
+        DiskShare { weight: 7, floor_bytes: Some(4096), ..DiskShare::default() },
+        DiskShare { floor_iops: Some(50), ..DiskShare::default() },
+    ];
+    let shares = |caller: &mut Caller| ["d", "e"].map(|id| stats(caller, id).share.unwrap().share);
+    for _ in 0..2 {
+        caller.call("upgrade", Value::Null).unwrap();
+        caller = io.caller();
+        assert_eq!(shares(&mut caller), expected, "after an upgrade");
+        let serves = caller.stats().pid;
+        eventually("one worker", || io.process.worker_pid().unwrap() == Some(serves));
+        io.process.worker().unwrap().unwrap().kill().unwrap();
+        io.process.next_worker(Some(serves)).unwrap();
+        caller = io.caller();
+        let is_open = |caller: &mut Caller, id| caller.state(id) == Some(DiskState::Active);
+        eventually("restored", || ["d", "e"].iter().all(|id| is_open(&mut caller, id)));
+        assert_eq!(shares(&mut caller), expected, "after a kill");
+    }
 }

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use disk::conformance::{self, Client};
-use disk::{Disk, FileDisk, FileOptions, LayerCounts, OnFull, RequestKind, SmallBlocks};
+use disk::{
+    Disk, FileDisk, FileOptions, LayerCounts, OnFull, RequestKind, SmallBlocks, StorageDisk,
+};
 use image::map::PagePool;
 use image::qcow2::{CreateOptions, create_file};
 use mapped::{JOURNAL, LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
@@ -23,14 +25,16 @@ pub(crate) fn dir() -> tempfile::TempDir {
 pub(crate) struct Layer {
     pub(crate) path: PathBuf,
     base: Option<PathBuf>,
-    direct: bool,
+    pub(crate) direct: bool,
     journal: Arc<Mapping>,
     pages: Arc<PagePool>,
+    /// Storage that its files share with others.
+    pub(crate) storage_disk: Option<Arc<StorageDisk>>,
 }
 
 impl Layer {
     /// Creates an image with clusters of `2^cluster_bits` bytes.
-    fn create(dir: &Path, cluster_bits: u32, extended_l2: bool) -> Self {
+    pub(crate) fn create(dir: &Path, cluster_bits: u32, extended_l2: bool) -> Self {
         let path = dir.join("top.qcow2");
         let options = CreateOptions { cluster_bits, extended_l2, ..CreateOptions::new(SIZE) };
         create_file(&path, &options).unwrap();
@@ -40,7 +44,8 @@ impl Layer {
     pub(crate) fn of(path: PathBuf) -> Self {
         let bytes = JOURNAL.cells().unwrap() as u64 * 8;
         let journal = Arc::new(Mapping::memfd("journal", bytes).unwrap());
-        Self { path, base: None, direct: false, journal, pages: Arc::new(PagePool::new(64)) }
+        let pages = Arc::new(PagePool::new(64));
+        Self { path, base: None, direct: false, journal, pages, storage_disk: None }
     }
 
     /// Puts the layer over a raw file of half its size, filled with sevens.
@@ -58,7 +63,9 @@ impl Layer {
             block_size: None,
             on_full: OnFull::Error,
         };
-        Arc::new(FileDisk::open_container(options, None).unwrap())
+        let file = FileDisk::open_container(options, None).unwrap();
+        self.storage_disk.iter().for_each(|disk| file.share_storage(Arc::clone(disk)));
+        Arc::new(file)
     }
 
     pub(crate) fn open(&self) -> Arc<dyn Disk> {

@@ -3,6 +3,7 @@
 
 mod chains;
 mod layers;
+mod shares;
 mod vhd;
 #[path = "../../../image/tests/suite/xenserver.rs"]
 mod xenserver;

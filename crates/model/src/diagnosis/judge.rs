@@ -48,5 +48,5 @@ const RULES: [Rule; 25] = [
 pub fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     let verdict = RULES.iter().find_map(|rule| rule(facts));
     let verdict = verdict.unwrap_or_else(|| flow::healthy(facts));
-    history::annotate(facts, polling::annotate(facts, verdict))
+    history::annotate(facts, share::annotate(facts, polling::annotate(facts, verdict)))
 }

@@ -119,6 +119,9 @@ pub struct DiskVerdict {
     /// Sentence on polling: whether the disk is polled, with the gain or the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<String>,
+    /// Sentences on the scheduler of the storage: the depth in force, and pieces of large requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
     /// Past events that another cause outweighs: a restart; requests that the storage failed, or
     /// that failed because they may have ended their process; slow requests, if all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +138,7 @@ impl DiskVerdict {
             since_seconds: None,
             next: None,
             polling: None,
+            share: None,
             past: None,
         }
     }

@@ -17,17 +17,59 @@ pub(super) fn waits(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     if total <= 0.0 || waited / total < SHARE_NAMED || mean < WAIT_MIN_SECONDS {
         return None;
     }
+    let percent = waited / total * 100.0;
+    if let Some(depth) = depth(report).filter(|_| other(facts).is_none()) {
+        let sentence = format!(
+            "{} keeps more requests than the storage serves at a time: {percent:.0}% of their time is \
+             a wait of {} each; {depth}.",
+            disk.id,
+            duration(mean),
+        );
+        let next = "nothing is lost: they would wait in the storage; a faster storage helps, or fewer \
+                    requests at a time";
+        return Some(DiskVerdict::new(Cause::Share, sentence).at(Stage::Device).next(next));
+    }
     let sentence = format!(
-        "{} waits for its share of the storage: {:.0}% of the time of its requests, {} each; {} \
+        "{} waits for its share of the storage: {percent:.0}% of the time of its requests, {} each; {} \
          requests wait now, with {}{}.",
         disk.id,
-        waited / total * 100.0,
         duration(mean),
         report.waiting,
         report.share,
         other(facts).unwrap_or_default(),
     );
     Some(DiskVerdict::new(Cause::Share, sentence).at(Stage::Device).next(remedy(disk, report)))
+}
+
+/// Adds what the scheduler of the storage does with the disk's requests.
+pub(super) fn annotate(facts: &DiskFacts<'_>, verdict: DiskVerdict) -> DiskVerdict {
+    let Some(report) = &facts.disk.share else { return verdict };
+    let grown = |count: fn(&ShareReport) -> u64| {
+        facts.grown(|disk| disk.share.as_ref().map_or(0.0, |report| count(report) as f64))
+    };
+    let mut notes: Vec<String> = depth(report).into_iter().collect();
+    if grown(|report| report.tightened) > 0.0 {
+        notes.push(format!(
+            "the storage is slower than its profile says, so its depth is {} of device time",
+            duration(report.depth_seconds)
+        ));
+    }
+    let splits = grown(|report| report.splits);
+    if let Some(piece) = report.piece_bytes.filter(|_| splits > 0.0) {
+        notes.push(format!(
+            "{splits:.0} large requests were split into {} pieces, which the storage serves faster",
+            bytes(piece)
+        ));
+    }
+    let text = (!notes.is_empty()).then(|| format!("Its storage: {}.", notes.join("; ")));
+    DiskVerdict { share: text, ..verdict }
+}
+
+/// Returns the depth in force, if only that makes requests wait.
+fn depth(report: &ShareReport) -> Option<String> {
+    let ShareReport { waiting, behind, in_flight, .. } = report;
+    (*waiting > 0 && behind.is_none() && *in_flight > 0)
+        .then(|| format!("depth held at {in_flight} because more only adds latency"))
 }
 
 /// Returns whether requests wait for their share, and such waits end.

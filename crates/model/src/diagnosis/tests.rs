@@ -100,7 +100,7 @@ impl Case {
     fn waits_for_share(&mut self, waited_seconds: f64) {
         let share = DiskShare::default();
         let report =
-            ShareReport { share, waited_seconds: 5.0, waiting: 7, behind: None, splits: 0 };
+            ShareReport { share, waited_seconds: 5.0, waiting: 7, ..ShareReport::default() };
         self.before.disks[0].share = Some(report.clone());
         let waited_seconds = report.waited_seconds + waited_seconds;
         self.disk().share = Some(ShareReport { waited_seconds, ..report });

@@ -8,7 +8,7 @@ use super::{
     Detach, DiskRef, KnownFull, NicRef, Replace, Resize, RpcError, SetCaps, SetLimits, SetPoll,
     SetWeight, Snapshot, StatsQuery, Unexport, Upgrade, code,
 };
-use crate::calibration::Calibrate;
+use crate::calibration::{Calibrate, ProfileQuery};
 use crate::export::ExportSpec;
 use crate::image::{
     ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageSnapshotCall,
@@ -81,6 +81,8 @@ pub enum Call {
     ImageProgress,
     /// `storage.calibrate`: measure a storage.
     StorageCalibrate(Calibrate),
+    /// `storage.profile`: use the profile in a folder.
+    StorageProfile(ProfileQuery),
     /// `storage.progress`: report how far the running measurements are.
     StorageProgress,
     /// `stats`: report everything, or one disk or NIC.
@@ -97,7 +99,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 35] = [
+pub const METHODS: [&str; 36] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -127,6 +129,7 @@ pub const METHODS: [&str; 35] = [
     "image.snapshot",
     "image.progress",
     "storage.calibrate",
+    "storage.profile",
     "storage.progress",
     "stats",
     "metrics",
@@ -229,6 +232,11 @@ impl Call {
                 let calibrate: Calibrate = typed(params)?;
                 calibrate.validate().map_err(|error| invalid(error.to_string()))?;
                 Ok(Self::StorageCalibrate(calibrate))
+            }
+            "storage.profile" => {
+                let query: ProfileQuery = typed(params)?;
+                query.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::StorageProfile(query))
             }
             "storage.progress" => Ok(Self::StorageProgress),
             other => Err(unknown(other)),

@@ -151,7 +151,9 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         }
         let request = if last { 0 } else { counted.number };
         let discard = op.kind == OpKind::Discard;
-        let sent = Sent { disk, cost, ahead: survey.costs, discard, request };
+        // Floors have an account of their own, and the time of a turn is charged by the clock.
+        let charged = if by_floor || self.profile.turn.is_some() { 0 } else { cost };
+        let sent = Sent { disk, cost, ahead: survey.costs, discard, charged, request };
         let permit = self.take_token(sent, now);
         Ok(Some(Dispatch { permit, disk, key, offset, bytes, last }))
     }

@@ -16,6 +16,8 @@ pub(super) struct Operation {
     pub(super) given_back: u64,
     /// Device time of it; 0 after its age was noticed.
     pub(super) cost: u64,
+    /// Device time that its disk was charged for, if that can be taken back.
+    pub(super) charged: u64,
     /// Latency to expect of it.
     pub(super) expected: u64,
     pub(super) discard: bool,
@@ -39,6 +41,10 @@ impl InFlight {
         self.operations.push(Some(operation));
         // A guest's rings bound the number.
         u32::try_from(self.operations.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&Operation> {
+        self.operations.get(at as usize)?.as_ref()
     }
 
     pub(super) fn remove(&mut self, at: u32) -> Option<Operation> {

@@ -108,6 +108,8 @@ struct Sent {
     /// Device time in flight before it.
     ahead: u64,
     discard: bool,
+    /// Device time that the disk was charged for, if that can be taken back.
+    charged: u64,
     /// Number of the request, if more pieces of it follow; otherwise 0.
     request: u64,
 }
@@ -164,7 +166,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             let own = self.share.reactor(self.reactor).reactor(ReactorCell::Discards);
             state::add(own, discard.into());
             let ahead = self.survey(now).costs;
-            let sent = Sent { disk, cost, ahead, discard, request: 0 };
+            let sent = Sent { disk, cost, ahead, discard, charged: cost, request: 0 };
             return Submitted::Send(self.take_token(sent, now));
         }
         if let Some(permit) = self.send_at_once(disk, op, cost, now) {
@@ -185,13 +187,16 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return None;
         }
         // Below half of the knee the storage is not contended: nothing is charged.
+        let mut charged = 0;
         if used.saturating_add(cost) > self.depth() / 2 {
+            charged = cost;
             let slot = self.share.disk(disk);
             charge::lift(slot, survey.virtual_time, self.credit());
             let part = Part { cost, bytes: op.bytes, last: true, by_floor: false };
             self.charge(disk, part, &survey, now);
         }
-        let sent = Sent { disk, cost, ahead: survey.costs, discard: false, request: 0 };
+        let ahead = survey.costs;
+        let sent = Sent { disk, cost, ahead, discard: false, charged, request: 0 };
         Some(self.take_token(sent, now))
     }
 
@@ -244,7 +249,21 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         self.share.disk(disk).disk(DiskCell::Held).fetch_sub(canceled, AcqRel);
     }
 
-    /// Returns a permit after its operation has completed or failed.
+    /// Returns a permit after its operation has failed. An operation that failed at once, for example
+    /// on a full storage, took no time of the device: its disk is charged for the time until then, and
+    /// for a request without bytes at least, so that requests which fail do not starve others.
+    pub fn fail(&mut self, permit: Permit, now: u64) {
+        let failed = self.in_flight.get(permit.0).copied();
+        self.complete(permit, now);
+        let Some(Operation { disk, sent_at, charged, .. }) = failed else { return };
+        let least = self.profile.read.request_ns.max(self.profile.write.request_ns);
+        let used = now.saturating_sub(sent_at).max(least);
+        if charged > used {
+            charge::refund(self.share.disk(disk), charged - used);
+        }
+    }
+
+    /// Returns a permit after its operation has completed.
     #[inline]
     pub fn complete(&mut self, permit: Permit, now: u64) {
         if permit.is_counted() {
@@ -288,7 +307,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
 
     /// Takes the token of an operation, at most [`Profile::token_max`].
     fn take_token(&mut self, sent: Sent, now: u64) -> Permit {
-        let Sent { disk, cost, ahead, discard, request } = sent;
+        let Sent { disk, cost, ahead, discard, charged, request } = sent;
         let token = cost.min(self.profile.token_max());
         let own = self.share.reactor(self.reactor);
         let tokens = own.reactor(ReactorCell::Tokens);
@@ -308,6 +327,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             token,
             given_back: 0,
             cost,
+            charged,
             expected,
             discard,
             request,

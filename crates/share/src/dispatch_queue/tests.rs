@@ -278,3 +278,55 @@ fn a_turn_ends_when_its_disk_stays_idle() {
     assert_eq!(queue.deadline(), Some(3 * MS));
     assert_eq!(queue.next(4 * MS).map(|dispatch| dispatch.key), Some(2));
 }
+
+#[test]
+fn what_fails_at_once_is_charged_as_a_request_without_bytes() {
+    let share = open(&memory(), 1);
+    let (first, second) = (add(&share), add(&share));
+    let mut queue = Queue::open(&share).unwrap();
+    let permits = fill(&mut queue, first, second, MS);
+    permits.into_iter().for_each(|permit| queue.complete(permit, MS));
+    // More than half of the knee, so it is charged.
+    let write = Op { kind: OpKind::Write, bytes: 8 << 20, ..READ };
+    let cost = COST + (8 << 20) / 10;
+    let tag = |share: &Share<Memory>| share.disk(second).disk(DiskCell::Tag).load(Relaxed);
+    let mut refund = |after: u64| {
+        let Submitted::Send(permit) = queue.submit(second, write, 7, MS) else {
+            panic!("it waits")
+        };
+        let charged = (tag(&share), share.disk_stats(second).served_ns);
+        queue.fail(permit, MS + after);
+        (charged.0 - tag(&share), charged.1 - share.disk_stats(second).served_ns)
+    };
+    assert_eq!(refund(10), (cost - COST, cost - COST));
+    // One that took a while is charged for that.
+    assert_eq!(refund(5 * COST), (cost - 5 * COST, cost - 5 * COST));
+    // A device that reports an error of its own took its time.
+    assert_eq!(refund(1000 * MS), (0, 0));
+    assert_eq!(share.stats().in_flight, 0);
+}
+
+#[test]
+fn what_went_past_the_queues_is_owed_while_others_want_the_storage() {
+    let share = open(&memory(), 1);
+    let (first, second) = (add(&share), add(&share));
+    let mut queue = Queue::open(&share).unwrap();
+    let owed = |disk| share.disk_stats(disk).owed_ns;
+    let flush = Op::new(OpKind::Flush, 0);
+    let permit = send(&mut queue, first, MS);
+    share.charge(first, flush);
+    assert_eq!(owed(first), 0, "it is alone");
+    queue.complete(permit, MS);
+    let permits = fill(&mut queue, first, second, MS);
+    share.charge(second, flush);
+    share.charge(second, Op::new(OpKind::Write, 4096));
+    assert_eq!(owed(second), 2 * COST + 4096 / 10);
+    permits.into_iter().for_each(|permit| queue.complete(permit, MS));
+    share.charge(first, flush);
+    assert_eq!(owed(first), 0, "the storage is idle");
+    // The next request that is charged pays.
+    let write = Op { kind: OpKind::Write, bytes: 8 << 20, ..READ };
+    assert!(matches!(queue.submit(second, write, 7, MS), Submitted::Send(_)));
+    assert_eq!(owed(second), 0);
+    assert_eq!(share.disk_stats(second).served_ns, 3 * COST + 4096 / 10 + (8 << 20) / 10);
+}

@@ -20,6 +20,15 @@ pub struct Cost {
     pub byte_ps: u64,
 }
 
+impl Cost {
+    /// Returns the device time of a request in nanoseconds.
+    #[inline]
+    pub(crate) fn of(self, bytes: u64) -> u64 {
+        // No request has more than 4 GiB, so nothing overflows.
+        self.request_ns + bytes.min(u64::from(u32::MAX)) * self.byte_ps / 1000
+    }
+}
+
 /// Size in which the device serves large requests faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -139,8 +148,7 @@ impl Profile {
             OpKind::Write | OpKind::Discard => self.write,
             OpKind::Flush => return self.flush_ns.max(1),
         };
-        // No request has more than 4 GiB, so nothing overflows.
-        cost.request_ns + op.bytes.min(u64::from(u32::MAX)) * cost.byte_ps / 1000
+        cost.of(op.bytes)
     }
 
     pub(crate) fn to_words(self) -> [u64; WORDS] {

@@ -47,6 +47,10 @@ impl Setup {
         if !self.has_option("--slices") {
             command.args(["--slices", "off"]);
         }
+        // A measurement takes long, and tests of other things must not wait beside it.
+        if !self.has_option("--calibrate") {
+            command.args(["--calibrate", "off"]);
+        }
         let environment = self.environment.iter().map(|(name, value)| (name, value));
         command.args(&self.options).envs(environment).stdout(Stdio::piped());
         fs::create_dir_all(dir.join("state")).map_err(|e| Error::io("cannot make the state", e))?;

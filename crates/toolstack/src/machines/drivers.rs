@@ -1,11 +1,13 @@
 //! Drivers that execute steps.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
+use model::calibration::StorageProfile;
 use model::id::{SrId, VifId};
 use model::nic::{Locked, NicLimits};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::HostMemory;
 use crate::boxed_future::BoxFuture;
@@ -21,6 +23,10 @@ pub trait DatapathProvider: std::fmt::Debug + Send + Sync {
     fn of(&self, sr: SrId) -> BoxFuture<'_, Result<Arc<dyn Datapath>, DatapathError>>;
     /// Ends the datapath of this SR with all disks that it still serves.
     fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>>;
+    /// Begins to measure the storage of an SR's folder in the background, unless the folder has a
+    /// profile or a measurement runs. Returns the receiver of the profile, which is dropped without
+    /// one if the storage cannot be measured. [`Self::end`] ends the measurement.
+    fn calibrate(&self, sr: SrId, folder: &Path) -> oneshot::Receiver<StorageProfile>;
     /// Returns the receiver of the disks of each SR that wait because its storage is full: the present
     /// ones of a found process, then after each change. Only the first caller gets it.
     fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>>;

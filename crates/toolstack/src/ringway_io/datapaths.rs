@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use model::calibration::StorageProfile;
 use model::id::SrId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
+use super::first_profile::{CalibrationExtent, FirstProfiles};
 use super::full_follower::FullDisks;
 use super::served_devices::DatapathOwner;
 use super::sr_datapath::SrDatapath;
@@ -25,6 +27,7 @@ pub struct IoDatapaths {
     launch: Arc<IoLaunch>,
     by_sr: Mutex<BTreeMap<SrId, SrDatapath>>,
     full_disks: (mpsc::Sender<FullDisks>, Mutex<Option<mpsc::Receiver<FullDisks>>>),
+    first_profiles: FirstProfiles,
 }
 
 impl IoDatapaths {
@@ -37,7 +40,15 @@ impl IoDatapaths {
             launch: Arc::new(launch),
             by_sr: Mutex::default(),
             full_disks: (sender, Mutex::new(Some(receiver))),
+            first_profiles: FirstProfiles::default(),
         }
+    }
+
+    /// Sets the extent of the measurements of storage without a profile.
+    #[must_use]
+    pub fn calibrating(mut self, extent: CalibrationExtent) -> Self {
+        self.first_profiles.extent = extent;
+        self
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<SrId, SrDatapath>> {
@@ -68,12 +79,24 @@ impl DatapathProvider for IoDatapaths {
 
     fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>> {
         Box::pin(async move {
+            self.first_profiles.end(sr).await;
             self.served(sr)?.end().await?;
             self.all().remove(&sr);
             // With many unread changes, the list of the SR is corrected when it serves again.
             let _ = self.full_disks.0.try_send(FullDisks { sr, disks: BTreeSet::new() });
             Ok(())
         })
+    }
+
+    fn calibrate(&self, sr: SrId, folder: &Path) -> oneshot::Receiver<StorageProfile> {
+        let (found, profile) = oneshot::channel();
+        match self.served(sr) {
+            Ok(sr_datapath) => {
+                self.first_profiles.begin(sr, folder, sr_datapath.supervisor(), found);
+            }
+            Err(error) => tracing::warn!(%sr, "the storage is not measured: {error}"),
+        }
+        profile
     }
 
     fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use model::id::SrId;
 use serde::Deserialize;
 
 use super::supervisor::CONTROL;
+use crate::machines;
 
 /// Control socket of a `ringway-io` that is started without `ringwayd`.
 pub const USUAL_CONTROL: &str = "/run/ringway/io.sock";
@@ -75,6 +77,11 @@ impl HostSockets {
             .collect();
         found.sort();
         found
+    }
+
+    /// Returns the control socket of the process that serves this SR of `ringwayd`, if one runs.
+    pub fn control_of_sr(&self, sr: SrId) -> PathBuf {
+        machines::sockets(&self.run, sr).join(CONTROL)
     }
 
     /// Returns a text that says where control sockets are expected.

@@ -3,6 +3,7 @@
 mod connection_pool;
 mod datapath;
 mod datapaths;
+mod first_profile;
 mod full_follower;
 mod host_sockets;
 mod image_calls;
@@ -21,6 +22,7 @@ mod switch;
 
 pub use datapath::Datapath;
 pub use datapaths::IoDatapaths;
+pub use first_profile::CalibrationExtent;
 pub use full_follower::FullDisks;
 pub use host_sockets::{HostSockets, USUAL_CONTROL};
 pub use params::params;

@@ -1,8 +1,10 @@
 //! Simulated datapath and switch.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
+use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
 use model::image::{ImageConvert, ImageSnapshotCall};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
@@ -12,7 +14,7 @@ use model::report::{
 };
 use model::rpc::{DiskReply, RpcError, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, FileRef, PollSpec};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{Datapath, DatapathError, FullDisks, Switch};
 use crate::boxed_future::BoxFuture;
@@ -37,6 +39,14 @@ impl DatapathProvider for SimPaths {
             ended.iter().for_each(|id| state.keep_disk(id));
             Ok(())
         })
+    }
+
+    fn calibrate(&self, sr: SrId, _folder: &Path) -> oneshot::Receiver<StorageProfile> {
+        let (found, profile) = oneshot::channel();
+        if let Some(known) = self.0.profile(sr) {
+            let _ = found.send(known);
+        }
+        profile
     }
 
     fn full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {
@@ -233,10 +243,7 @@ impl Datapath for SimPath {
                 caps: disk.spec.caps,
                 share: Some(ShareReport {
                     share: disk.spec.share.unwrap_or_default(),
-                    waited_seconds: 0.0,
-                    waiting: 0,
-                    behind: None,
-                    splits: 0,
+                    ..ShareReport::default()
                 }),
                 polling: Some(PollStats {
                     set: disk.spec.polling().resolve(),

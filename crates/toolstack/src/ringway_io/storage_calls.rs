@@ -1,16 +1,19 @@
 //! Calls on a storage.
 
+use std::path::Path;
 use std::time::Duration;
 
-use model::calibration::{Calibrate, CalibrateProgressReply, Calibration};
+use model::calibration::{
+    Calibrate, CalibrateProgressReply, Calibration, ProfileQuery, ProfileReply,
+};
 use serde_json::json;
 
 use super::{DatapathError, RpcConnection};
 
 /// Longest wait for a measurement beyond twice the time of its loads: writing of the scratch file.
 const SCRATCH: Duration = Duration::from_secs(310);
-/// Longest wait for the progress.
-const PROGRESS: Duration = Duration::from_secs(30);
+/// Longest wait for the progress, and for the use of a profile.
+const SHORT: Duration = Duration::from_secs(40);
 
 impl RpcConnection {
     /// Calls `storage.calibrate`.
@@ -25,11 +28,20 @@ impl RpcConnection {
         self.typed("storage.calibrate", json!(call), loads * 2 + SCRATCH).await
     }
 
+    /// Calls `storage.profile` for a folder.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn storage_profile(&mut self, folder: &Path) -> Result<ProfileReply, DatapathError> {
+        let query = ProfileQuery { path: folder.into() };
+        self.typed("storage.profile", json!(query), SHORT).await
+    }
+
     /// Calls `storage.progress`.
     ///
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn storage_progress(&mut self) -> Result<CalibrateProgressReply, DatapathError> {
-        self.typed("storage.progress", json!({}), PROGRESS).await
+        self.typed("storage.progress", json!({}), SHORT).await
     }
 }

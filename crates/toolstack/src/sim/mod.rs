@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use model::calibration::StorageProfile;
 use model::id::{Domid, SrId, VbdId, VifId, VmId};
 use model::plan::RunState;
 use model::vm::exits::DomainExit;
@@ -62,7 +63,11 @@ pub struct Sim {
     events: Mutex<EventChannel<DomainEvent>>,
     claims: Mutex<EventChannel<VifId>>,
     full_disks: Mutex<EventChannel<FullDisks>>,
+    profiles: Mutex<Profiles>,
 }
+
+/// Profile of every storage, if it is simulated, and the SRs whose storage was measured.
+type Profiles = (Option<StorageProfile>, Vec<SrId>);
 
 /// Sender of events, and the receiver until the first caller takes it.
 type EventChannel<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
@@ -120,6 +125,7 @@ impl Default for Sim {
             events: event_channel(),
             claims: event_channel(),
             full_disks: event_channel(),
+            profiles: Mutex::default(),
         }
     }
 }
@@ -257,6 +263,26 @@ impl Sim {
     /// Returns the receiver of events from now on.
     pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
         take_receiver(&self.events)
+    }
+
+    /// Lets the measurement of every storage find this profile.
+    pub fn set_profile(&self, profile: StorageProfile) {
+        self.profiles().0 = Some(profile);
+    }
+
+    /// Returns the SRs whose storage was measured.
+    pub fn measured(&self) -> Vec<SrId> {
+        self.profiles().1.clone()
+    }
+
+    pub(crate) fn profile(&self, sr: SrId) -> Option<StorageProfile> {
+        let mut profiles = self.profiles();
+        profiles.1.push(sr);
+        profiles.0.clone()
+    }
+
+    fn profiles(&self) -> MutexGuard<'_, Profiles> {
+        self.profiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn take_full_disks(&self) -> Option<mpsc::Receiver<FullDisks>> {

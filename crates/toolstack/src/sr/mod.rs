@@ -136,6 +136,10 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn probe<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>>;
     /// Attaches the SR to this host: a PBD is plugged.
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>>;
+    /// Returns the folder of the images of an attached SR. `None` if it has no such folder.
+    fn folder(&self, _sr: SrId) -> Option<PathBuf> {
+        None
+    }
     /// Detaches the SR: a PBD is unplugged.
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Returns the space and the volumes of the SR.

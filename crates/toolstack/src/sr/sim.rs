@@ -1,7 +1,7 @@
 //! Simulated storage without data.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
@@ -96,6 +96,10 @@ impl SrDriver for SimSr {
             state.attached_srs.insert(sr);
             Ok(space(state, sr))
         }))
+    }
+
+    fn folder(&self, sr: SrId) -> Option<PathBuf> {
+        Some(Path::new("/simulated").join(sr.to_string()))
     }
 
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {

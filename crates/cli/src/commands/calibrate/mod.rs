@@ -1,23 +1,22 @@
 //! `ringway calibrate`: measures a storage and shows what it can do.
 
 mod chart;
+mod sr;
 mod text;
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _, stderr};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use model::calibration::{
-    Calibrate as Call, Calibration, MachineLoad, PROFILE_FILE, StorageProfile,
-};
+use model::calibration::{Calibrate as Call, Calibration, MachineLoad, PROFILE_FILE, ProfileReply};
 use model::spec::parse_size;
-use toolstack::ringway_io::RpcConnection;
+use toolstack::ringway_io::{HostSockets, RpcConnection};
 
+use self::sr::Sr;
 use super::private_io::with_ringway_io;
 
 /// Interval between two reports of the progress.
@@ -28,6 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   ringway calibrate /srv/vm-disks
   ringway calibrate /srv/vm-disks --store
+  ringway calibrate \"Local storage\" --store
   ringway calibrate /srv/vm-disks --svg /tmp/storage.svg --machine reads=50,writes=20,size=16K
   ringway calibrate /dev/nvme1n1 --short
 
@@ -37,7 +37,9 @@ name is written, measured and removed. A block device is only read, unless --wri
 users of the device are measured, too: ringway leaves them three quarters of the time.
 Exit codes: 0 done, 1 failed (the cause is on standard error), 2 wrong usage.")]
 pub(crate) struct Calibrate {
-    /// Folder of the storage, or a block device
+    /// Folder of the storage, a block device, or a storage repository of ringwayd by its name or UUID
+    /// (sr=NAME if a file has the same name)
+    #[arg(value_name = "PATH|SR")]
     path: PathBuf,
     /// Measure only what a profile needs, in 10 s
     #[arg(long)]
@@ -52,8 +54,8 @@ pub(crate) struct Calibrate {
     /// --short]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=600))]
     seconds: Option<u16>,
-    /// Store the profile in the folder: disks whose files are in it share the storage from their next
-    /// attach on, by their weights
+    /// Store the profile in the folder: disks with files on its storage share it by their weights,
+    /// attached ones at once
     #[arg(long, conflicts_with = "write")]
     store: bool,
     /// Write the matrix as a picture to this file
@@ -66,19 +68,33 @@ pub(crate) struct Calibrate {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Control socket of a running ringway-io that does the work [default: start one]
+    /// Control socket of a running ringway-io that does the work [default: that of the storage
+    /// repository, or a new one]
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL")]
     control: Option<PathBuf>,
+    /// Run directory of ringwayd, for one started with --state or --run [default: that of
+    /// /etc/ringway/ringwayd.toml]
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
 }
 
 impl Calibrate {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let path = std::path::absolute(&self.path)?;
+        let host = self.run.as_deref().map_or_else(HostSockets::of_host, HostSockets::in_run);
+        let sr = match sr::name_of(&self.path) {
+            Some(name) => Some(Sr::look_up(host.clone(), name).await?),
+            None => None,
+        };
+        let path = match &sr {
+            Some(sr) => sr.folder.clone(),
+            None => std::path::absolute(&self.path)?,
+        };
         let call = Call {
             path,
             write: self.write,
             short: self.short,
             size_bytes: self.size,
+            store: self.store,
             seconds: self.seconds,
         };
         if self.store {
@@ -93,14 +109,20 @@ impl Calibrate {
         let measure = async |connection: &mut RpcConnection, control: &Path| {
             measure(&call, connection, control).await
         };
-        let found = with_ringway_io(self.control.as_deref(), measure).await?;
+        // Without disks, no process serves the SR.
+        let serves = sr.as_ref().map(|sr| &sr.control).filter(|control| is_served(control));
+        let control = self.control.as_ref().or(serves);
+        let found = with_ringway_io(control.map(PathBuf::as_path), measure).await?;
         if let Some(file) = &mut picture {
             file.write_all(chart::svg(&found).as_bytes())?;
         }
-        if self.store {
-            let path = store(&call.path, &found.profile)
-                .with_context(|| format!("cannot store the profile in {}", call.path.display()))?;
-            writeln!(stderr(), "stored {}", path.display())?;
+        if let Some(own) = &found.stored {
+            let others = if self.control.is_some() { Vec::new() } else { host.controls() };
+            let others = others.into_iter().filter(|other| Some(other) != control);
+            tell_use(&call.path, own, others.collect()).await?;
+            if let Some(sr) = &sr {
+                sr.show(&found.profile).await?;
+            }
         }
         let mut output = std::io::stdout().lock();
         if self.json {
@@ -118,16 +140,29 @@ fn create(path: &PathBuf) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Stores the profile in the folder, where every user may read it.
-fn store(folder: &Path, profile: &StorageProfile) -> anyhow::Result<PathBuf> {
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer_pretty(&mut file, profile)?;
-    writeln!(file)?;
-    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-    file.as_file().sync_all()?;
-    let path = folder.join(PROFILE_FILE);
-    file.persist(&path)?;
-    Ok(path)
+/// Tells which disks use the stored profile. Other processes of the host learn of it here.
+async fn tell_use(folder: &Path, own: &ProfileReply, others: Vec<PathBuf>) -> anyhow::Result<()> {
+    let mut replies = vec![own.clone()];
+    for control in others {
+        let Ok(mut connection) = RpcConnection::connect(&control).await else { continue };
+        // A process of an earlier version has no such call; its disks learn at their next attach.
+        replies.extend(connection.storage_profile(folder).await.ok());
+    }
+    let disks: Vec<_> = replies.iter().flat_map(|reply| &reply.disks).map(String::as_str).collect();
+    let used = match disks.as_slice() {
+        [] => "disks use it from their next attach on".to_owned(),
+        disks => format!("in use by {}", disks.join(", ")),
+    };
+    writeln!(stderr(), "stored {}; {used}", folder.join(PROFILE_FILE).display())?;
+    for note in replies.iter().flat_map(|reply| &reply.notes) {
+        writeln!(stderr(), "note: {note}")?;
+    }
+    Ok(())
+}
+
+/// Returns whether a process accepts connections at a control socket.
+fn is_served(control: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(control).is_ok()
 }
 
 /// Measures the storage, and shows on a terminal how far it is.

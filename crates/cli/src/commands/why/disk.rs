@@ -19,6 +19,9 @@ pub(super) fn verdict_text(verdict: &DiskVerdict) -> String {
         // No full stop: many remedies end in a command that users copy.
         text += &format!("Next: {step}\n");
     }
+    if let Some(share) = &verdict.share {
+        text += &format!("{share}\n");
+    }
     if let Some(polling) = &verdict.polling {
         text += &format!("{polling}\n");
     }
@@ -63,12 +66,14 @@ pub(super) fn report_text(verdict: &DiskVerdict, disk: &DiskStats, process: &Sta
 
 /// Returns the share of the storage, with the waits for it.
 fn shared(report: &ShareReport) -> String {
-    let ShareReport { share, waited_seconds, waiting, behind, splits } = report;
+    let ShareReport { share, waited_seconds, waiting, behind, splits, in_flight, .. } = report;
     let behind = behind.as_deref().map_or(String::new(), |other| format!(" behind {other}"));
     format!(
         "Its share of the storage: {share}; its requests have waited {} for it in sum, {waiting} wait \
-         now{behind}, {splits} went there in pieces.",
-        duration(*waited_seconds)
+         now{behind}, {splits} went there in pieces. The storage has {in_flight} in flight; its depth is {} of device \
+         time.",
+        duration(*waited_seconds),
+        duration(report.depth_seconds)
     )
 }
 

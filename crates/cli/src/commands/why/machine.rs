@@ -2,13 +2,12 @@
 
 use anyhow::{Context, bail};
 use toolstack::ringway_io::HostSockets;
-use xenapi::Value;
-use xenapi::client::{Client, ClientError, Record};
+use xenapi::client::{Client, Record};
 
-/// Originator of the session, for the log of `ringwayd`.
-const ORIGINATOR: &str = "ringway";
-/// Error code of an unknown UUID.
-const UUID_INVALID: &str = "UUID_INVALID";
+use crate::commands::ringwayd::{blocking, by_name_or_uuid, by_uuid};
+
+/// Kind of look-up, for errors.
+const WHAT: &str = "VMs and their devices";
 
 /// Object that the user asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +61,7 @@ impl Machine {
     /// `ringwayd` does not answer, no VM or several have this name, or it does not run.
     pub(super) async fn look_up(host: HostSockets, name: &str) -> anyhow::Result<Self> {
         let name = name.to_owned();
-        blocking(host, move |client| Self::read(client, &name)).await
+        blocking(host, WHAT, move |client| Self::read(client, &name)).await
     }
 
     fn read(client: &mut Client, name: &str) -> anyhow::Result<Self> {
@@ -93,17 +92,13 @@ impl Machine {
     }
 
     fn find(client: &mut Client, name: &str) -> anyhow::Result<(String, Record)> {
-        let mut found = Vec::new();
-        for reference in references(client.call("VM.get_by_name_label", &[Value::text(name)])?) {
-            let record = client.record("VM", &reference)?;
-            let kinds = ["is_a_template", "is_a_snapshot", "is_control_domain"];
-            if !kinds.iter().any(|kind| record.flag(kind)) {
-                found.push(record);
-            }
-        }
-        if found.is_empty() {
-            found.extend(by_uuid(client, "VM", name)?);
-        }
+        let kinds = ["is_a_template", "is_a_snapshot", "is_control_domain"];
+        let found = by_name_or_uuid(client, "VM", name)?.into_iter().map(|(_, record)| record);
+        let mut found: Vec<_> = found
+            .filter(|record| {
+                record.text("uuid") == name || !kinds.iter().any(|kind| record.flag(kind))
+            })
+            .collect();
         let uuids: Vec<_> = found.iter().map(|record| record.text("uuid").to_owned()).collect();
         match (uuids.as_slice(), found.pop()) {
             ([uuid], Some(record)) => Ok((uuid.clone(), record)),
@@ -124,13 +119,13 @@ impl Device {
             Query::Vbd(uuid) | Query::Id(uuid) | Query::Vm(uuid) => ("VBD", uuid.to_owned()),
         };
         let read = move |client: &mut Client| {
-            let record = by_uuid(client, class, &uuid)?.with_context(|| {
+            let (_, record) = by_uuid(client, class, &uuid)?.with_context(|| {
                 let list = class.to_lowercase();
                 format!("ringwayd has no {class} {uuid:?}; `xe {list}-list` shows all")
             })?;
             Ok(Self::of(class, &record))
         };
-        blocking(host, read).await
+        blocking(host, WHAT, read).await
     }
 
     fn of(class: &str, record: &Record) -> Self {
@@ -161,41 +156,6 @@ impl Device {
             format!("{name} ({uuid}) is not plugged, so nothing serves it; plug it: {plug}")
         }
     }
-}
-
-/// Runs `work` with a client of `ringwayd`, on a thread of its own because the client blocks.
-async fn blocking<T: Send + 'static>(
-    host: HostSockets,
-    work: impl FnOnce(&mut Client) -> anyhow::Result<T> + Send + 'static,
-) -> anyhow::Result<T> {
-    let task = tokio::task::spawn_blocking(move || {
-        let mut client = Client::unix(host.ringwayd().to_owned())
-            .context("VMs and their devices are looked up at ringwayd")?;
-        client.use_connection_session(ORIGINATOR);
-        work(&mut client)
-    });
-    task.await.context("the look-up failed")?
-}
-
-/// Returns the record of an object, or `None` if there is none.
-fn by_uuid(client: &mut Client, class: &str, uuid: &str) -> Result<Option<Record>, ClientError> {
-    match client.call(&format!("{class}.get_by_uuid"), &[Value::text(uuid)]) {
-        Ok(reference) => match reference.plain() {
-            Value::Str(reference) => client.record(class, reference).map(Some),
-            _ => Ok(None),
-        },
-        Err(error) if error.code() == Some(UUID_INVALID) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn references(value: Value) -> Vec<String> {
-    let Value::Set(all) = value else { return Vec::new() };
-    let text = |value: Value| match value.plain() {
-        Value::Str(text) => Some(text.clone()),
-        _ => None,
-    };
-    all.into_iter().filter_map(text).collect()
 }
 
 #[cfg(test)]

@@ -37,7 +37,9 @@ pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
         // Without a record, no later call could detach it.
         let _ = storage.detach().await;
     }
-    made.map(|made| made.value())
+    let made = made?;
+    ctx.read(|view| ctx.app.storage.of(view, &made))?.calibrate(&ctx.app);
+    Ok(made.value())
 }
 
 fn record(

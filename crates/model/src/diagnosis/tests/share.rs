@@ -41,13 +41,7 @@ fn the_disk_that_moves_the_most_is_told_beside_it() {
         waits(0.8)
             .with(|case| {
                 let share = share.map(|weight| DiskShare { weight, ..DiskShare::default() });
-                let report = |share| ShareReport {
-                    share,
-                    waited_seconds: 0.0,
-                    waiting: 0,
-                    behind: None,
-                    splits: 0,
-                };
+                let report = |share| ShareReport { share, ..ShareReport::default() };
                 case.now.disks[1].share = share.map(report);
                 case.now.disks[1].bytes.read += moved;
             })
@@ -83,4 +77,34 @@ fn how_a_weight_is_raised_is_right_as_it_stands() {
     assert!(next.contains(command), "{next}");
     let most = remedy(DiskShare { weight: 1000, ..DiskShare::default() }).next.unwrap();
     assert!(!most.contains("weight="), "{most}");
+}
+
+#[test]
+fn a_disk_that_waits_for_the_depth_alone_loses_nothing() {
+    let alone = |case: &mut Case| case.disk().share.as_mut().unwrap().in_flight = 24;
+    let verdict = waits(0.8).with(alone).verdict();
+    let told = "depth held at 24 because more only adds latency";
+    assert!(verdict.sentence.contains(told), "{}", verdict.sentence);
+    assert!(verdict.share.unwrap().contains(told));
+    assert!(!verdict.next.unwrap().contains("disk.weight"));
+    let behind = waits(0.8).with(alone).with(|case| {
+        case.disk().share.as_mut().unwrap().behind = Some("n".into());
+    });
+    assert!(behind.verdict().next.unwrap().contains("disk.weight"));
+    assert_eq!(behind.verdict().share, None);
+}
+
+#[test]
+fn pieces_and_a_smaller_depth_are_told_while_they_last() {
+    let change = |case: &mut Case| {
+        let report = case.disk().share.as_mut().unwrap();
+        (report.splits, report.piece_bytes) = (report.splits + 7, Some(65_536));
+        (report.tightened, report.depth_seconds) = (report.tightened + 1, 0.002);
+    };
+    let case = waits(0.0).with(change);
+    let told = case.verdict().share.unwrap();
+    assert!(told.contains("7 large requests were split into 64 KiB pieces"), "{told}");
+    assert!(told.contains("its depth is 2.0 ms of device time"), "{told}");
+    let past = case.with(|case| case.before.disks[0].share = case.now.disks[0].share.clone());
+    assert_eq!(past.verdict().share, None);
 }

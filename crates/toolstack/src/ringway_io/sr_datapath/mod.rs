@@ -35,6 +35,11 @@ impl SrDatapath {
         Self { rpc_client: RpcClient { supervisor }, corrected: Arc::default() }
     }
 
+    /// Returns the supervisor of its `ringway-io`.
+    pub(super) fn supervisor(&self) -> Arc<Supervisor<DiskSpec>> {
+        Arc::clone(&self.rpc_client.supervisor)
+    }
+
     /// Ends the `ringway-io`.
     pub(super) async fn end(&self) -> Result<(), DatapathError> {
         self.rpc_client.supervisor.end().await

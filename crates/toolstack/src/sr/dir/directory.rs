@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
+use model::calibration::PROFILE_FILE;
 use model::id::{SrId, VdiId};
 use model::spec::MAX_DISK_BYTES;
 use rustix::fd::OwnedFd;
@@ -100,6 +101,7 @@ impl<'a> SrDirectory<'a> {
         self.clean()?;
         self.remove(MARKER)?;
         self.remove(STORAGE_BLOCKS)?;
+        self.remove(PROFILE_FILE)?;
         self.settle()
     }
 

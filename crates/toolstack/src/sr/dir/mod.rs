@@ -4,7 +4,8 @@
 //! `<uuid>.raw` is a sparse volume, or an image that volumes share. `<uuid>.qcow2` is an image over
 //! others, and `<uuid>.vdi` the record of a volume with several images. `.ringway-sr` names the SR of the directory, so that a mount
 //! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
-//! volumes that guests know with the block size of the storage. `.new-*` are incomplete files of a
+//! volumes that guests know with the block size of the storage. `.ringway-profile` is the profile of
+//! the storage (`model::calibration`). `.new-*` are incomplete files of a
 //! crash, which the next attach removes. All other files are ignored.
 //!
 //! A new file is written under another name, synced, renamed, and the directory is synced. So it is
@@ -169,6 +170,10 @@ impl SrDriver for DirDriver {
             self.attached().entry(sr).or_insert_with(|| Attached { place, worker });
             Ok(space)
         })
+    }
+
+    fn folder(&self, sr: SrId) -> Option<PathBuf> {
+        self.of(sr).ok().map(|attached| attached.place)
     }
 
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {

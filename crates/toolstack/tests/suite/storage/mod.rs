@@ -1,6 +1,7 @@
 //! Storage and datapath with their real processes.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
+mod calibration;
 mod conformance;
 mod datapath;
 mod deaths;

@@ -53,7 +53,7 @@ fn waits_for_a_share_are_not_shown_as_the_storages_time() {
         let (before, mut now) = (sample(10.0, [100, 0], 1.0), sample(12.0, [300, 50], 2.0));
         let share = DiskShare { weight: 4, ..DiskShare::default() };
         now.disks[0].share =
-            Some(ShareReport { share, waited_seconds, waiting: 0, behind: None, splits: 0 });
+            Some(ShareReport { share, waited_seconds, waiting: 0, ..ShareReport::default() });
         rows(Some(&before), &now, "")
     };
     assert_eq!(between(0.7)[0].longest, Some(("share", 0.7)));

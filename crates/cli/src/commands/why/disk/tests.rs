@@ -77,10 +77,14 @@ fn a_share_of_the_storage_is_told() {
         waiting: 3,
         behind: Some("e".into()),
         splits: 12,
+        in_flight: 24,
+        depth_seconds: 0.002,
+        ..ShareReport::default()
     };
     assert_eq!(
         shared(&report),
         "Its share of the storage: weight 100 and a floor of 50 requests a second; its requests have \
-         waited 1.5 s for it in sum, 3 wait now behind e, 12 went there in pieces."
+         waited 1.5 s for it in sum, 3 wait now behind e, 12 went there in pieces. \
+         The storage has 24 in flight; its depth is 2.0 ms of device time."
     );
 }
