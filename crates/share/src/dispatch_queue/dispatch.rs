@@ -14,8 +14,8 @@ use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
 const DISCARDS_MAX: u64 = 2;
-/// Size of a piece, in pieces of the profile, while more than half of the depth is in flight: others
-/// keep the device busy.
+/// Size of a piece, in pieces of the profile, while more than half of the depth is in flight, or
+/// another disk waits: others keep the device busy.
 const BUSY_PIECES: u64 = 8;
 /// Divisor of the knee by which a reactor may be ahead of one with a lower key: fewer wake-ups.
 const LEAD: u64 = 8;
@@ -127,12 +127,13 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return Err(NoDiscardSlot);
         }
         let (depth, split) = (self.depth(), self.profile.piece);
+        let is_alone = survey.other.is_none() && self.backlogged.len() == 1;
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
         let Some(request) = held.get_mut(place) else { return Ok(None) };
         let (key, op, offset) = (request.key, request.op, request.sent);
         let left = op.bytes - offset;
         if let Some(piece) = split.filter(|_| request.piece == 0 && !request.op.whole) {
-            let few = survey.in_flight.ns <= depth / 2;
+            let few = survey.in_flight.ns <= depth / 2 && is_alone;
             request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
         }
         let bytes = if request.piece == 0 { left } else { left.min(request.piece) };

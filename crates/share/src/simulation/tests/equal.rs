@@ -44,7 +44,7 @@ fn assert_flat(name: &str, scenario: impl Fn(usize) -> Scenario) {
 #[test]
 fn any_number_of_disks_gets_the_whole_array_in_equal_shares() {
     assert_flat("one reactor", |count| readers(count, None, 1, |_| vec![0]));
-    assert_flat("split", |count| readers(count, Some(512 * KIB), 1, |_| vec![0]));
+    assert_flat("split", |count| readers(count, Some(128 * KIB), 1, |_| vec![0]));
 }
 
 /// One to eight queues a disk. Most disks are on the first reactor.
@@ -56,7 +56,7 @@ fn uneven(at: usize, reactors: usize) -> Vec<usize> {
 #[test]
 fn queues_and_reactors_do_not_change_a_share() {
     for reactors in [2, 8] {
-        for piece in [None, Some(512 * KIB)] {
+        for piece in [None, Some(128 * KIB)] {
             assert_flat(&format!("{reactors} reactors, pieces {piece:?}"), |count| {
                 readers(count, piece, reactors, |at| uneven(at, reactors))
             });
