@@ -213,7 +213,7 @@ impl<'a> SrDirectory<'a> {
     /// # Errors
     /// A record is invalid, or a system call failed.
     pub(crate) fn destroy_volume(&self, vdi: VdiId) -> Result<(), SrError> {
-        let _lock = self.lock_records()?;
+        let _lock = self.lock_records();
         if let Some(record) = self.record(vdi)? {
             return self.destroy_recorded(vdi, record);
         }

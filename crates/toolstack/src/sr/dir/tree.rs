@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{Uuid, VdiId};
 use rustix::fd::{AsFd as _, BorrowedFd};
@@ -21,17 +22,21 @@ use super::marker::{MARKER, Marker};
 use super::record::{self, FileState, ImageName, MAX_IMAGES, Record, SnapshotOf};
 use crate::sr::{SrError, Volume};
 
+/// Lock of all records that this process changes. A worker has one SR.
+static TURN: Mutex<()> = Mutex::new(());
 /// Space that an empty image needs, in bytes: about as much as its tables.
 const LAYER_BYTES: u64 = 1 << 20;
 /// Configuration key that errors about snapshots name.
 const SNAPSHOT: &str = "snapshot";
 
 impl SrDirectory<'_> {
-    /// Excludes other changes of records until the lock is dropped.
-    pub(super) fn lock_records(&self) -> Result<RecordLock<'_>, SrError> {
-        flock(&self.fd, FlockOperation::LockExclusive)
-            .map_err(|error| super::directory::os("lock", self.place, error.into()))?;
-        Ok(RecordLock(self.fd.as_fd()))
+    /// Excludes other changes of records until the lock is dropped: those of this process, and those
+    /// of abandoned workers where the file system locks directories. NFS does not.
+    pub(super) fn lock_records(&self) -> RecordLock<'_> {
+        // The lock protects no value.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _unlocked = flock(&self.fd, FlockOperation::LockExclusive);
+        RecordLock { directory: self.fd.as_fd(), _turn: turn }
     }
 
     /// Reads the record of a volume. `None` if it has none.
@@ -144,7 +149,7 @@ impl SrDirectory<'_> {
         layer: Uuid,
         served: Option<&str>,
     ) -> Result<Vec<String>, SrError> {
-        let _lock = self.lock_records()?;
+        let _lock = self.lock_records();
         let mut record = self.settled(self.known(vdi)?, served)?;
         if record.read_only {
             return Err(refused(format!("volume {vdi} is never written")));
@@ -167,7 +172,7 @@ impl SrDirectory<'_> {
     /// # Errors
     /// The volume does not exist, or a system call failed.
     pub(crate) fn settle_layer(&self, vdi: VdiId, served: Option<&str>) -> Result<Volume, SrError> {
-        let _lock = self.lock_records()?;
+        let _lock = self.lock_records();
         let Some(before) = self.record(vdi)? else { return self.unrecorded(vdi) };
         let mut record = self.settled(before.clone(), served)?;
         record.incomplete = false;
@@ -211,7 +216,7 @@ impl SrDirectory<'_> {
         of: VdiId,
         snapshot: Option<i64>,
     ) -> Result<Option<Volume>, SrError> {
-        let _lock = self.lock_records()?;
+        let _lock = self.lock_records();
         if self.record(vdi)?.is_some() || self.has(&ImageName::raw(vdi.0).to_string())? {
             return Err(refused(format!("volume {vdi} exists")));
         }
@@ -267,7 +272,7 @@ impl SrDirectory<'_> {
     /// # Errors
     /// A record is invalid, or a system call failed.
     pub(crate) fn remove_incomplete(&self) -> Result<(), SrError> {
-        let _lock = self.lock_records()?;
+        let _lock = self.lock_records();
         for (vdi, record) in self.records(&self.names()?)? {
             if record.incomplete {
                 self.destroy_recorded(vdi, record)?;
@@ -297,12 +302,15 @@ impl SrDirectory<'_> {
 }
 
 /// Lock of the records of an SR.
-pub(super) struct RecordLock<'a>(BorrowedFd<'a>);
+pub(super) struct RecordLock<'a> {
+    directory: BorrowedFd<'a>,
+    _turn: MutexGuard<'static, ()>,
+}
 
 impl Drop for RecordLock<'_> {
     fn drop(&mut self) {
         // The lock also ends when the directory is closed.
-        let _unlocked = flock(self.0, FlockOperation::Unlock);
+        let _unlocked = flock(self.directory, FlockOperation::Unlock);
     }
 }
 
