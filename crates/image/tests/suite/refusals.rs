@@ -27,16 +27,14 @@ const BOTH: [Access; 2] = [Access::Read, Access::Write];
 #[test]
 fn unsupported_features_are_named() {
     let scratch = Scratch::new();
-    let secret = "secret,id=s,data=password";
-    for (format, says) in [("aes", "AES"), ("luks", "LUKS")] {
-        let path = scratch.path("encrypted.qcow2");
-        let name = path.to_str().unwrap();
-        let options = format!("encrypt.format={format},encrypt.key-secret=s,encrypt.iter-time=10");
-        let options =
-            options.replace(if format == "aes" { ",encrypt.iter-time=10" } else { "\0" }, "");
-        qemu_img(&["create", "-q", "--object", secret, "-f", "qcow2", "-o", &options, name, "1M"]);
-        refused(&path, &BOTH, says);
-    }
+    let path = scratch.path("encrypted.qcow2");
+    let (secret, name) = ("secret,id=s,data=password", path.to_str().unwrap());
+    let options = "encrypt.format=aes,encrypt.key-secret=s";
+    qemu_img(&["create", "-q", "--object", secret, "-f", "qcow2", "-o", options, name, "1M"]);
+    refused(&path, &BOTH, "AES");
+    // `qemu-img` measures its CPU time for LUKS, and fails where the host counts it coarsely.
+    patch(&path, 32, &2u32.to_be_bytes());
+    refused(&path, &BOTH, "LUKS");
     let data = scratch.path("data.raw");
     let options = format!("data_file={}", data.display());
     refused(&scratch.image("b.qcow2", &options, "1M"), &BOTH, "external data file");
