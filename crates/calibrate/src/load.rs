@@ -49,7 +49,7 @@ pub(crate) struct Load {
     report: SyncSender<LoadResult>,
 }
 
-/// What a load needs beside its cell.
+/// Options of a load beside its cell.
 pub(crate) struct LoadOptions {
     /// Bytes of the scratch.
     pub(crate) size: u64,

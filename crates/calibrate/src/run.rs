@@ -24,7 +24,7 @@ const HANGS: Duration = Duration::from_secs(30);
 /// Most outstanding bytes of a cell.
 const MOST_BYTES: usize = 4 << 20;
 
-/// How far a measurement is. Any thread may read it.
+/// Progress of a measurement. Any thread may read it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Cells that are done.

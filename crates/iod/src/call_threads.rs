@@ -24,7 +24,7 @@ const CLEANUP: Duration = Duration::from_secs(2);
 /// Threads of the calls of one kind that are running.
 #[derive(Debug)]
 pub(crate) struct CallThreads {
-    /// What one call is, in messages.
+    /// Name of a call, in messages.
     name: &'static str,
     limit: usize,
     running: Arc<AtomicUsize>,

@@ -139,12 +139,15 @@ async fn a_machine_comes_back_to_a_snapshot() {
     sim_host.start(&machine).await;
     sim_host.done("VM.revert", [partly.value()]).await;
     assert_eq!(sim_host.disks(&machine).len(), 1);
-    // A revert that fails changes nothing.
+    // A revert that fails changes nothing, and the machine goes on.
+    sim_host.start(&machine).await;
     let before = (sim_host.disk_count(), sim_host.disks(&machine));
     sim_host.second_fails(CallKind::AddClone);
     let refused = sim_host.refused("VM.revert", [snapshot.value()]).await;
     assert_eq!(refused[..2], ["SR_BACKEND_FAILURE", "OS"]);
     assert_eq!((sim_host.disk_count(), sim_host.disks(&machine)), before);
+    assert_eq!(sim_host.power(&machine), "Running");
+    sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.done("VM.destroy", [machine.value()]).await;
     let refused = sim_host.refused("VM.revert", [snapshot.value()]).await;
     assert!(refused[1].contains("clone the snapshot"), "{refused:?}");

@@ -29,7 +29,7 @@ pub(super) struct Schedule {
     held: Slab<Held>,
     /// Requests that the scheduler refused, with the times since which they wait, in nanoseconds.
     refused: VecDeque<(u64, FileRequest)>,
-    /// What the scheduler knows of requests in the kernel.
+    /// Permits of the scheduler for requests in the kernel.
     scheduled: Slab<Scheduled>,
     /// Requests that go to the storage in parts.
     wholes: Slab<Whole>,
@@ -37,7 +37,7 @@ pub(super) struct Schedule {
     dispatched: Vec<Dispatched>,
 }
 
-/// Request that the scheduler holds, or what is left of it.
+/// Request that the scheduler holds, or its part that is not sent.
 struct Held {
     request: FileRequest,
     /// Number of the whole, if a part is in the kernel.

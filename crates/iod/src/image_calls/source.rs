@@ -136,51 +136,35 @@ impl Source {
         match &mut self.node {
             Node::Raw(file) => read_padded(file, at, out).map_err(failed),
             Node::Window { child, offset } => child.read(offset.saturating_add(at), out),
-            Node::Vhd { image, below } => {
-                let mut done = 0;
-                while done < out.len() {
-                    let from = at + done as u64;
-                    let run = run_now(image.lookup(from)).map_err(failed)?;
-                    let left = (out.len() - done) as u64;
-                    let next = done + run.bytes.min(left) as usize;
-                    let part = out.get_mut(done..next).unwrap_or_default();
-                    match (run.host_offset, &mut *below) {
-                        (Some(offset), _) => {
-                            read_padded(image.file(), offset, part).map_err(failed)?;
-                        }
-                        (None, Some(below)) => below.read(from, part)?,
-                        (None, None) => part.fill(0),
-                    }
-                    done = next;
+            Node::Vhd { image, below } => read_runs(at, out, |from, rest| {
+                let run = run_now(image.lookup(from)).map_err(failed)?;
+                let part = first(rest, run.bytes);
+                match (run.host_offset, &mut *below) {
+                    (Some(offset), _) => read_padded(image.file(), offset, part).map_err(failed)?,
+                    (None, Some(below)) => below.read(from, part)?,
+                    (None, None) => part.fill(0),
                 }
-                Ok(())
-            }
-            Node::Qcow2 { image, below, cluster } => {
-                let mut done = 0;
-                while done < out.len() {
-                    let from = at + done as u64;
-                    let run = run_now(image.lookup(from)).map_err(failed)?;
-                    let left = (out.len() - done) as u64;
-                    let next = done + run.bytes.min(left) as usize;
-                    let part = out.get_mut(done..next).unwrap_or_default();
-                    match (run.mapping, &mut *below) {
-                        (Mapping::Unallocated, Some(below)) => below.read(from, part)?,
-                        (Mapping::Zero | Mapping::Unallocated, _) => part.fill(0),
-                        (Mapping::Data { host_offset, .. }, _) => {
-                            read_padded(image.file(), host_offset, part).map_err(failed)?;
-                        }
-                        (Mapping::Compressed(compressed), _) => {
-                            decompress(image, compressed, cluster).map_err(failed)?;
-                            let bytes = cluster.as_ref().map_or(&[][..], |(_, bytes)| bytes);
-                            let skip = (from % image.header().cluster_bytes()) as usize;
-                            let found = bytes.get(skip..skip + part.len());
-                            found.into_iter().for_each(|found| part.copy_from_slice(found));
-                        }
+                Ok(part.len())
+            }),
+            Node::Qcow2 { image, below, cluster } => read_runs(at, out, |from, rest| {
+                let run = run_now(image.lookup(from)).map_err(failed)?;
+                let part = first(rest, run.bytes);
+                match (run.mapping, &mut *below) {
+                    (Mapping::Unallocated, Some(below)) => below.read(from, part)?,
+                    (Mapping::Zero | Mapping::Unallocated, _) => part.fill(0),
+                    (Mapping::Data { host_offset, .. }, _) => {
+                        read_padded(image.file(), host_offset, part).map_err(failed)?;
                     }
-                    done = next;
+                    (Mapping::Compressed(compressed), _) => {
+                        decompress(image, compressed, cluster).map_err(failed)?;
+                        let bytes = cluster.as_ref().map_or(&[][..], |(_, bytes)| bytes);
+                        let skip = (from % image.header().cluster_bytes()) as usize;
+                        let found = bytes.get(skip..skip + part.len());
+                        found.into_iter().for_each(|found| part.copy_from_slice(found));
+                    }
                 }
-                Ok(())
-            }
+                Ok(part.len())
+            }),
         }
     }
 
@@ -258,6 +242,27 @@ fn locked(path: Option<&Path>) -> Result<(&Path, Arc<OwnedFd>, ImageLock), Image
     let fd = Arc::new(open_image(path, true)?);
     let lock = ImageLock::take(path, Arc::clone(&fd), false)?;
     Ok((path, fd, lock))
+}
+
+/// Fills `out` with the bytes from `at`, one run after the other. `read_run` fills the first run of its
+/// buffer, and returns the length of the run.
+fn read_runs(
+    at: u64,
+    out: &mut [u8],
+    mut read_run: impl FnMut(u64, &mut [u8]) -> Result<usize, ImageCallError>,
+) -> Result<(), ImageCallError> {
+    let mut done = 0;
+    while done < out.len() {
+        let rest = out.get_mut(done..).unwrap_or_default();
+        done += read_run(at + done as u64, rest)?;
+    }
+    Ok(())
+}
+
+/// Returns the first `bytes` of a buffer, at most all.
+fn first(buffer: &mut [u8], bytes: u64) -> &mut [u8] {
+    let len = bytes.min(buffer.len() as u64) as usize;
+    buffer.get_mut(..len).unwrap_or_default()
 }
 
 /// Reads from a file whose last cluster may be shorter than others.

@@ -195,9 +195,10 @@ impl Machines {
         if outcome.is_ok() {
             outcome = create(&*place.datapath, &growing).await;
         }
-        let settled = self.settle(place, &growing).await?;
+        let settled = self.settle(place, &growing).await;
+        // Without its image a layer cannot be settled, so the cause goes first.
         outcome?;
-        Ok(settled)
+        settled
     }
 
     /// Records which new images are in use. After an error only the datapath knows.
@@ -210,12 +211,14 @@ impl Machines {
         let mut settled = Vec::new();
         for Growing { vdi, .. } in growing {
             let served = top(served.get(vdi));
-            settled.push(place.driver.settle_layer(place.sr, *vdi, served).await?);
+            settled.push(place.driver.settle_layer(place.sr, *vdi, served).await);
         }
-        Ok(settled)
+        // One that fails does not keep the others from being settled.
+        Ok(settled.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// Returns the served disks of those volumes that a guest writes.
+    /// Returns the served disks of those volumes that a guest writes. Fails if one is not served now:
+    /// a `ringway-io` that has begun again opens its present images soon.
     async fn served_disks(
         &self,
         place: &Place<'_>,
@@ -229,7 +232,15 @@ impl Machines {
         let stats = place.datapath.stats().await?;
         let disks = stats.map(|stats| stats.disks).unwrap_or_default();
         let known = disks.into_iter().filter_map(|disk| Some((*written.get(&disk.id)?, disk)));
-        Ok(known.collect())
+        let served: BTreeMap<VdiId, DiskStats> = known.collect();
+        match written.into_values().find(|vdi| !served.contains_key(vdi)) {
+            Some(vdi) => {
+                let why =
+                    format!("no disk serves volume {vdi} now, and a machine has it: try again");
+                Err(SrError::Config { key: "snapshot".into(), why }.into())
+            }
+            None => Ok(served),
+        }
     }
 }
 

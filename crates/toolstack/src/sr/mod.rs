@@ -179,7 +179,8 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
     }
     /// Ends the change of a volume's images. The new image is the top if a datapath writes it
-    /// (`served`), or if none serves the volume and the image exists; otherwise it is removed.
+    /// (`served`), or if none serves the volume and the image exists; otherwise it is removed, and
+    /// the call fails.
     fn settle_layer(
         &self,
         _sr: SrId,

@@ -83,38 +83,49 @@ fn record(
     Ok(snapshot)
 }
 
-/// Reverts a VM to a snapshot. Ends the VM first. Its disks are replaced by clones of the snapshot's
-/// disks, and then destroyed. Disks that it got after the snapshot stay, without a VM.
+/// Reverts a VM to a snapshot. Its disks are replaced by clones of the snapshot's disks, and then
+/// destroyed. The VM ends when the clones exist. Disks that it got after the snapshot stay, without a
+/// VM.
 pub(super) async fn revert(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let snapshot = args.object();
-    let of_snapshot = begin(&ctx, &snapshot, op, |_| Ok(())).await?;
+    let under_way = begin(&ctx, &snapshot, op, |_| Ok(())).await?;
     let machine = ctx.read(|view| reverted(view, &snapshot))?;
-    if ctx.read(|view| machine_config::power(view, &machine))? != PowerState::Halted {
-        vm_lifecycle::carry_out(&ctx, &machine, VmOp::HardShutdown, MachineOp::HardShutdown)
-            .await?;
-    }
-    let is_halted = |view: &View<'_>| match machine_config::power(view, &machine) {
-        Ok(PowerState::Halted) => Ok(()),
-        Ok(actual) => Err(Refusal::BadPowerState { expected: &[PowerState::Halted], actual }),
-        Err(error) => Err(Refusal::NotAllowed(error.to_string())),
-    };
-    let of_machine = begin(&ctx, &machine, VmOp::Reverting, is_halted).await?;
     let all = ctx.read(|view| disks(view, &snapshot))?;
     let copies = clone_disks(&ctx, &all).await?;
-    let clones: Vec<_> = copies.values().cloned().collect();
-    let replaced = ctx.change_stored(|tx| replace(tx, &snapshot, &machine, &copies));
-    match replaced.await {
+    let replaced = end_and_replace(&ctx, &snapshot, &machine, &copies).await;
+    drop(under_way);
+    // A disk that cannot be destroyed remains in the list of VDIs.
+    match replaced {
         Ok(old) => {
-            drop((of_machine, of_snapshot));
-            // A disk that cannot be destroyed remains in the list of VDIs.
             destroy_disks(&ctx, old).await;
             Ok(nothing())
         }
         Err(error) => {
-            destroy_disks(&ctx, clones).await;
+            destroy_disks(&ctx, copies.into_values().collect()).await;
             Err(error)
         }
     }
+}
+
+/// Ends a VM, then gives it what a snapshot has. Returns its disks that the copies replace.
+async fn end_and_replace(
+    ctx: &Ctx,
+    snapshot: &Ref,
+    machine: &Ref,
+    copies: &Copied,
+) -> Result<Vec<Ref>, ApiError> {
+    if ctx.read(|view| machine_config::power(view, machine))? != PowerState::Halted {
+        vm_lifecycle::carry_out(ctx, machine, VmOp::HardShutdown, MachineOp::HardShutdown).await?;
+    }
+    let is_halted = |view: &View<'_>| match machine_config::power(view, machine) {
+        Ok(PowerState::Halted) => Ok(()),
+        Ok(actual) => Err(Refusal::BadPowerState { expected: &[PowerState::Halted], actual }),
+        Err(error) => Err(Refusal::NotAllowed(error.to_string())),
+    };
+    let under_way = begin(ctx, machine, VmOp::Reverting, is_halted).await?;
+    let replaced = ctx.change_stored(|tx| replace(tx, snapshot, machine, copies)).await;
+    drop(under_way);
+    replaced
 }
 
 /// Returns the VM of a snapshot.

@@ -166,27 +166,34 @@ impl SrDirectory<'_> {
         Ok(record.images.iter().map(ToString::to_string).collect())
     }
 
-    /// Records whether the new layer of a volume is its top now. It is if a datapath writes it
-    /// (`served`), or if none serves the volume and the image exists. Otherwise removes the image.
+    /// Records that the new layer of a volume is its top now. It is if a datapath writes it
+    /// (`served`), or if none serves the volume and the image exists. Otherwise removes the image. A
+    /// volume without a new layer stays as it is.
     ///
     /// # Errors
-    /// The volume does not exist, or a system call failed.
+    /// The new layer is not in use, the volume does not exist, or a system call failed.
     pub(crate) fn settle_layer(&self, vdi: VdiId, served: Option<&str>) -> Result<Volume, SrError> {
         let _lock = self.lock_records();
         let Some(before) = self.record(vdi)? else { return self.unrecorded(vdi) };
         let mut record = self.settled(before.clone(), served)?;
-        record.incomplete = false;
-        if served.is_none() && record.images != before.images {
-            record.new_top = record.top().map(|top| self.state(top)).transpose()?;
+        let is_pushed = record.images != before.images;
+        if is_pushed {
+            // A volume without a layer of its own would write an image that others have.
+            record.incomplete = false;
+            let state = || record.top().map(|top| self.state(top)).transpose();
+            record.new_top = if served.is_none() { state()? } else { None };
         }
         if record == Record::new(vec![ImageName::raw(vdi.0)], record.bytes) {
             // One raw image needs no record.
             self.remove(&record_name(vdi))?;
             self.settle()?;
-            return self.unrecorded(vdi);
+        } else {
+            self.put_record(vdi, &record)?;
         }
-        self.put_record(vdi, &record)?;
-        self.recorded(vdi, record)?.ok_or(SrError::NoVolume(vdi))
+        if before.next.is_some() && !is_pushed {
+            return Err(refused(format!("the new image of volume {vdi} is not in use; try again")));
+        }
+        self.volume(vdi)
     }
 
     /// Decides about `next`.

@@ -74,13 +74,16 @@ fn a_layer_counts_only_if_it_is_in_use() {
     let raw = name(vdi(1));
     // Nothing was created: one raw image is as before.
     open(&dir).prepare_layer(vdi(1), vdi(2).0, None).unwrap();
-    open(&dir).settle_layer(vdi(1), None).unwrap();
+    let error = open(&dir).settle_layer(vdi(1), None).unwrap_err();
+    assert!(refuses(&error, "snapshot", "not in use"), "{error}");
     assert_eq!(names(dir.path()), [MARKER, STORAGE_BLOCKS, &raw]);
     // The datapath still writes the old image.
     open(&dir).prepare_layer(vdi(1), vdi(2).0, Some(&raw)).unwrap();
     create_image(&dir, 2);
-    open(&dir).settle_layer(vdi(1), Some(&raw)).unwrap();
+    let error = open(&dir).settle_layer(vdi(1), Some(&raw)).unwrap_err();
+    assert!(refuses(&error, "snapshot", "not in use"), "{error}");
     assert_eq!(names(dir.path()), [MARKER, STORAGE_BLOCKS, &raw]);
+    assert_eq!(open(&dir).settle_layer(vdi(1), Some(&raw)).unwrap().vdi, vdi(1));
     // The daemon ended before it heard that the datapath writes the new one.
     open(&dir).prepare_layer(vdi(1), vdi(2).0, Some(&raw)).unwrap();
     create_image(&dir, 2);
@@ -111,6 +114,11 @@ fn a_clone_is_no_volume_before_it_is_complete() {
         assert!(!open(&dir).settle_layer(vdi(clone), None).unwrap().read_only);
         assert!(listed(&dir).contains(&vdi(clone)));
     }
+    // A clone whose own image could not be created never becomes a volume that writes those of others.
+    open(&dir).share_images(vdi(16), vdi(2), None).unwrap();
+    open(&dir).prepare_layer(vdi(16), vdi(17).0, None).unwrap();
+    open(&dir).settle_layer(vdi(16), None).unwrap_err();
+    assert!(!listed(&dir).contains(&vdi(16)));
     // A crash leaves one that is not complete.
     open(&dir).share_images(vdi(14), vdi(2), None).unwrap();
     open(&dir).prepare_layer(vdi(14), vdi(15).0, None).unwrap();
@@ -118,7 +126,9 @@ fn a_clone_is_no_volume_before_it_is_complete() {
     assert_eq!(listed(&dir), [vdi(1), vdi(2), vdi(10), vdi(12)]);
     open(&dir).remove_incomplete().unwrap();
     assert!(!dir.path().join(image(15)).exists());
-    assert!(!dir.path().join(record_name(vdi(14))).exists());
+    for gone in [14, 16] {
+        assert!(!dir.path().join(record_name(vdi(gone))).exists());
+    }
     // Content in the top is not left out.
     std::fs::write(dir.path().join(image(3)), "other content").unwrap();
     assert!(!open(&dir).can_share(vdi(1)).unwrap());
