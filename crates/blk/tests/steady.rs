@@ -44,14 +44,15 @@ fn is_steady(disk: &str, depth: u16, record: &str) {
 /// Number of requests on an image. The first ones ask for the map: their calls are few in comparison.
 const IMAGE_LOAD: u64 = 16384;
 
-/// Returns the functions that each request for known blocks of an image calls, and how often.
+/// Number of requests between the two counts.
+const MORE_ON_IMAGE: u64 = IMAGE_LOAD - SHORT;
+
+/// Returns the functions that requests for known blocks of an image call, and how often in
+/// [`MORE_ON_IMAGE`] requests. Leaves out those that fewer than seven in eight requests call.
 fn known(layers: usize) -> Calls {
     let load = |requests| format!("qcow2-{layers} 32 off {requests}");
     let mut calls = callgrind::extra_calls("load", &load(SHORT), &load(IMAGE_LOAD)).unwrap();
-    // An eighth of the requests may differ.
-    let requests = IMAGE_LOAD - SHORT;
-    calls.values_mut().for_each(|more| *more = (*more + requests / 8) / requests);
-    calls.retain(|_, more| *more > 0);
+    calls.retain(|_, more| *more * 8 >= MORE_ON_IMAGE * 7);
     assert!(callgrind::find(&calls, "MapChannel::find").is_some(), "{:?}", calls.keys());
     let slow: Vec<_> = calls.keys().filter(|name| allocates_or_locks(name)).collect();
     assert!(slow.is_empty(), "{layers} layers: {slow:#?}");
@@ -65,8 +66,14 @@ fn known(layers: usize) -> Calls {
 fn known_blocks_of_an_image_ask_nothing_however_many_layers_it_has() {
     known(1);
     let [few, many] = [2, 10].map(known);
-    let differ: Vec<_> = many.iter().filter(|(name, more)| few.get(*name) != Some(more)).collect();
-    assert!(differ.is_empty(), "{differ:#?}");
+    // Eight layers more would add eight calls to a request. How many completions the kernel returns
+    // at once varies between runs, so some functions differ by a fraction of a call.
+    let grew = |name: &String, more: u64| {
+        let less = few.get(name).copied().unwrap_or(0);
+        more.saturating_sub(less) * 2 > MORE_ON_IMAGE * 3
+    };
+    let grown: Vec<_> = many.iter().filter(|(name, more)| grew(name, **more)).collect();
+    assert!(grown.is_empty(), "{grown:#?}");
 }
 
 #[test]
