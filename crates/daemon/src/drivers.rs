@@ -15,7 +15,8 @@ use toolstack::ringway_io::{IoDatapaths, IoLaunch, IoSwitch};
 use toolstack::sim::{self, Sim};
 use toolstack::sr::SrDriver;
 use toolstack::sr::delay::{DelayedDriver, SLOW_DIR};
-use toolstack::sr::dir::DirDriver;
+use toolstack::sr::dir::{DIR_TYPES, DirDriver};
+use toolstack::sr::iso::IsoDriver;
 use toolstack::sr::worker;
 
 use crate::config::DaemonConfig;
@@ -60,7 +61,14 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
     let switch = IoSwitch::new(&settings.run, launch.clone());
     let deadline = worker::call_deadline(settings.deadlines.storage);
     let workers = worker::Host::new(HelperCommand::ourselves(worker::MODE), deadline);
-    let dir: Arc<dyn SrDriver> = Arc::new(DirDriver::new(workers, settings.state.join(USUAL_SR)));
+    let usual = settings.state.join(USUAL_SR);
+    let mut srs: Vec<Arc<dyn SrDriver>> = Vec::new();
+    for kind in DIR_TYPES {
+        srs.push(Arc::new(DirDriver::new(kind, workers.clone(), usual.clone())));
+    }
+    let slow = Arc::new(DirDriver::new(SLOW_DIR, workers.clone(), usual));
+    srs.push(Arc::new(DelayedDriver::new(SLOW_DIR, slow)));
+    srs.push(Arc::new(IsoDriver::new(workers)));
     // The state directory identifies the daemon, because two daemons of a host have different ones.
     let instance = settings.state.to_string_lossy();
     Ok(Drivers {
@@ -69,7 +77,7 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
         switch: Arc::new(switch.context("cannot set up the switch of all networks")?),
         memory: Arc::new(Meminfo),
-        srs: vec![dir.clone(), Arc::new(DelayedDriver::new(SLOW_DIR, dir))],
+        srs,
     })
 }
 

@@ -185,13 +185,12 @@ async fn update_host(
     drivers: &Drivers,
     clock: &Clock,
 ) -> anyhow::Result<()> {
-    let kinds: Vec<&'static str> = drivers.srs.iter().map(|driver| driver.kind()).collect();
     let (address, bridge) = (address(settings).to_string(), bridge());
     let setup = BootstrapInput {
         host: facts,
         address: &address,
         product: &settings.product,
-        kinds: &kinds,
+        kinds: &drivers.srs,
         bridge: &bridge,
         boot: &settings.boot,
         slices,

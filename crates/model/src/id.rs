@@ -26,6 +26,12 @@ impl Uuid {
         Self(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes())
     }
 
+    /// Creates the UUID (version 5) of a name in a namespace.
+    pub fn from_name(namespace: &Self, name: &str) -> Self {
+        let namespace = uuid::Uuid::from_bytes(namespace.0);
+        Self(uuid::Uuid::new_v5(&namespace, name.as_bytes()).into_bytes())
+    }
+
     /// Returns the bytes.
     pub fn bytes(&self) -> [u8; 16] {
         self.0

@@ -142,6 +142,9 @@ pub enum Refusal {
     /// The storage repository contains disks.
     #[error("the storage repository is not empty; destroy its disks or forget it")]
     SrNotEmpty,
+    /// The type of the storage repository does not have the operation.
+    #[error("storage of this type does not have this operation")]
+    Unsupported,
     /// Another device of the machine has this number.
     #[error("device {0} exists already")]
     DeviceTaken(u8),

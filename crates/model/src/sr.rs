@@ -49,6 +49,52 @@ named! {
     }
 }
 
+named! {
+    /// Ability of a type of storage repositories.
+    SrFeature {
+        /// Create a disk.
+        VdiCreate = "VDI_CREATE",
+        /// Remove a disk with its content.
+        VdiDelete = "VDI_DELETE",
+        /// Attach a disk.
+        VdiAttach = "VDI_ATTACH",
+        /// Detach a disk.
+        VdiDetach = "VDI_DETACH",
+        /// Prepare reads and writes of a disk.
+        VdiActivate = "VDI_ACTIVATE",
+        /// End reads and writes of a disk.
+        VdiDeactivate = "VDI_DEACTIVATE",
+        /// Clone a disk.
+        VdiClone = "VDI_CLONE",
+        /// Snapshot a disk.
+        VdiSnapshot = "VDI_SNAPSHOT",
+        /// Change the size of a disk.
+        VdiResize = "VDI_RESIZE",
+        /// Reset a disk when its machine boots.
+        VdiResetOnBoot = "VDI_RESET_ON_BOOT",
+    }
+}
+
+impl SrFeature {
+    /// Features of storage that is only read.
+    pub const OF_READERS: &'static [Self] =
+        &[Self::VdiAttach, Self::VdiDetach, Self::VdiActivate, Self::VdiDeactivate];
+
+    /// Returns the version of the feature's interface.
+    pub fn version(self) -> u32 {
+        // Version 2 keeps nothing of the last boot.
+        if self == Self::VdiResetOnBoot { 2 } else { 1 }
+    }
+
+    /// Returns the feature as `SM.capabilities` has it: versions after the first one are named.
+    pub fn capability(self) -> String {
+        match self.version() {
+            1 => self.name().to_owned(),
+            version => format!("{}/{version}", self.name()),
+        }
+    }
+}
+
 /// Facts about one storage repository that its gate reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SrFacts {
@@ -63,12 +109,14 @@ pub struct SrFacts {
     pub in_use: bool,
     /// Running operations.
     pub current: Vec<SrOp>,
+    /// Features that its type does not have.
+    pub lacks: Vec<SrFeature>,
 }
 
 /// Checks whether `op` may begin on `sr`.
 ///
 /// The first matching rule refuses, in this order: operations that Ringway does not implement;
-/// attachment and use; content; running operations. Operations on single disks run concurrently.
+/// features that the type does not have; attachment and use; content; running operations. Operations on single disks run concurrently.
 /// Every other operation runs alone.
 ///
 /// # Errors
@@ -76,6 +124,9 @@ pub struct SrFacts {
 pub fn check(op: SrOp, sr: &SrFacts) -> Result<(), Refusal> {
     if !is_served(op) {
         return Err(Refusal::NotImplemented);
+    }
+    if feature(op).is_some_and(|feature| sr.lacks.contains(&feature)) {
+        return Err(Refusal::Unsupported);
     }
     match op {
         SrOp::Destroy | SrOp::Forget if sr.attached => return Err(Refusal::SrAttached),
@@ -99,6 +150,19 @@ pub fn check(op: SrOp, sr: &SrFacts) -> Result<(), Refusal> {
 /// Returns the operations that a client may see as possible now, in the order of [`SrOp::ALL`].
 pub fn allowed(sr: &SrFacts) -> Vec<SrOp> {
     SrOp::ALL.iter().copied().filter(|op| check(*op, sr).is_ok()).collect()
+}
+
+/// Returns the feature that the operation needs.
+fn feature(op: SrOp) -> Option<SrFeature> {
+    match op {
+        SrOp::VdiCreate => Some(SrFeature::VdiCreate),
+        SrOp::VdiDestroy => Some(SrFeature::VdiDelete),
+        SrOp::VdiResize => Some(SrFeature::VdiResize),
+        SrOp::VdiClone => Some(SrFeature::VdiClone),
+        SrOp::VdiSnapshot => Some(SrFeature::VdiSnapshot),
+        SrOp::VdiSetOnBoot => Some(SrFeature::VdiResetOnBoot),
+        _ => None,
+    }
 }
 
 /// Returns whether the operation concerns one disk only.
@@ -137,6 +201,20 @@ mod tests {
 
     fn names(sr: &SrFacts) -> String {
         allowed(sr).iter().map(|op| op.name()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_type_without_a_feature_does_not_have_its_operations() {
+        let lacks: Vec<_> = SrFeature::ALL
+            .iter()
+            .copied()
+            .filter(|feature| !SrFeature::OF_READERS.contains(feature))
+            .collect();
+        let reader = SrFacts { lacks, ..attached() };
+        assert_eq!(names(&reader), "scan plug unplug update vdi_introduce pbd_create");
+        assert_eq!(check(SrOp::VdiCreate, &reader), Err(Refusal::Unsupported));
+        let mut capabilities = SrFeature::ALL.iter().map(|feature| feature.capability());
+        assert_eq!(capabilities.next_back().unwrap(), "VDI_RESET_ON_BOOT/2");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) use named;
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::sr::SrOp;
+    use crate::sr::{SrFeature, SrOp};
     use crate::vbd::{VbdKind, VbdOp};
     use crate::vdi::VdiOp;
     use crate::vdi::automaton::Access;
@@ -71,6 +71,7 @@ mod tests {
         assert_eq!(count!(VdiOp), 17);
         assert_eq!(count!(Access), 2);
         assert_eq!(count!(SrOp), 20);
+        assert_eq!(count!(SrFeature), 10);
         assert_eq!(count!(VifOp), 3);
         assert_eq!(count!(OnExit), 2);
         assert_eq!(count!(OnCrash), 6);

@@ -12,7 +12,9 @@ mod templates;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use toolstack::sr::SrDriver;
 use xenapi::table::{Role, network, pool, role};
 use xenapi::{ApiError, Date, Value};
 
@@ -42,8 +44,8 @@ pub struct BootstrapInput<'a> {
     pub address: &'a str,
     /// Product identity.
     pub product: &'a Product,
-    /// SR types that have a driver.
-    pub kinds: &'a [&'static str],
+    /// Drivers of the SR types.
+    pub kinds: &'a [Arc<dyn SrDriver>],
     /// Bridge of the internal network.
     pub bridge: &'a str,
     /// Directories from which VMs may boot.

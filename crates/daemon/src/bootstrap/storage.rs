@@ -1,31 +1,21 @@
 //! Default SR of the first start, and records of the available SR types.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model::id::{SrId, Uuid};
+use model::sr::SrFeature;
 use toolstack::machines::Drivers;
 use toolstack::sr::delay::{DELAY_MS, SLOW_DIR, SLOW_EVERY, SLOW_MS};
 use toolstack::sr::dir::LOCATION;
-use toolstack::sr::{Config, SrError};
-use xenapi::table::{pbd, sm, sr};
+use toolstack::sr::iso::ISO;
+use toolstack::sr::{Config, SrDriver, SrError};
+use xenapi::table::{FieldIx, pbd, sm, sr};
 use xenapi::{ApiError, Value};
 
 use super::{all_pairs, path};
 use crate::db::{Ref, Tx};
 use crate::random;
-
-/// Features of a driver. All drivers of Ringway have the same features, each in version 1.
-const FEATURES: [&str; 9] = [
-    "VDI_CREATE",
-    "VDI_DELETE",
-    "VDI_ATTACH",
-    "VDI_DETACH",
-    "VDI_ACTIVATE",
-    "VDI_DEACTIVATE",
-    "VDI_CLONE",
-    "VDI_SNAPSHOT",
-    "VDI_RESIZE",
-];
 
 /// SR that the first start creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +70,11 @@ pub(super) fn record(tx: &mut Tx<'_>, host: &Ref, made: &DefaultSr) -> Result<Re
 }
 
 /// Makes the SM records match the available SR types, one record for each.
-pub(super) fn kinds(tx: &mut Tx<'_>, kinds: &[&str], version: &str) -> Result<(), ApiError> {
+pub(super) fn kinds(
+    tx: &mut Tx<'_>,
+    kinds: &[Arc<dyn SrDriver>],
+    version: &str,
+) -> Result<(), ApiError> {
     let view = tx.view();
     let known: Vec<(Ref, String)> = view
         .all(&sm::CLASS)
@@ -90,23 +84,30 @@ pub(super) fn kinds(tx: &mut Tx<'_>, kinds: &[&str], version: &str) -> Result<()
         })
         .collect();
     for (it, name) in &known {
-        if kinds.contains(&name.as_str()) {
-            tx.set(it, sm::Field::version, Value::text(version))?;
-        } else {
-            tx.destroy(&sm::CLASS, it)?;
+        match kinds.iter().find(|driver| driver.kind() == name) {
+            Some(driver) => {
+                for (field, value) in fields(&**driver, version) {
+                    tx.set(it, field, value)?;
+                }
+            }
+            None => tx.destroy(&sm::CLASS, it)?,
         }
     }
-    let new = kinds.iter().filter(|kind| !known.iter().any(|(_, name)| name == **kind));
-    for kind in new {
-        make_kind(tx, kind, version)?;
+    for driver in kinds {
+        if !known.iter().any(|(_, name)| name == driver.kind()) {
+            tx.create(&sm::CLASS, fields(&**driver, version))?;
+        }
     }
     Ok(())
 }
 
-fn make_kind(tx: &mut Tx<'_>, kind: &str, version: &str) -> Result<Ref, ApiError> {
+fn fields(driver: &dyn SrDriver, version: &str) -> Vec<(FieldIx, Value)> {
+    let kind = driver.kind();
     let (name, what) = match kind {
-        "dir" => ("Directory", "A file for each disk, in a directory of the host"),
+        "dir" => ("Directory", "Files for each disk, in a directory of the host"),
+        "ext" | "file" => (kind, "As `dir`, by the name that XenServer has"),
         SLOW_DIR => ("Slow directory", "As `dir`; attach and detach take longer, for trials"),
+        ISO => ("ISO", "CDs: the ISO files of a directory of the host, which is only read"),
         _ => (kind, ""),
     };
     let mut configuration = vec![(LOCATION, "the directory, from the root on")];
@@ -117,9 +118,11 @@ fn make_kind(tx: &mut Tx<'_>, kind: &str, version: &str) -> Result<Ref, ApiError
             (SLOW_EVERY, "every how many disks one is slow"),
         ]);
     }
-    let features = FEATURES.map(|feature| (feature.to_owned(), Value::Int(1)));
-    let capabilities = FEATURES.map(Value::text).to_vec();
-    let fields = vec![
+    let version_of = |feature: &SrFeature| Value::Int(feature.version().into());
+    let features = driver.features();
+    let by_version = features.iter().map(|one| (one.name().to_owned(), version_of(one)));
+    let capabilities = features.iter().map(|one| Value::text(one.capability()));
+    vec![
         (sm::Field::name_label.into(), Value::text(name)),
         (sm::Field::name_description.into(), Value::text(what)),
         (sm::Field::r#type.into(), Value::text(kind)),
@@ -127,8 +130,7 @@ fn make_kind(tx: &mut Tx<'_>, kind: &str, version: &str) -> Result<Ref, ApiError
         (sm::Field::version.into(), Value::text(version)),
         (sm::Field::required_api_version.into(), Value::text("2.5")),
         (sm::Field::configuration.into(), all_pairs(&configuration)),
-        (sm::Field::capabilities.into(), Value::Set(capabilities)),
-        (sm::Field::features.into(), Value::Map(features.into())),
-    ];
-    tx.create(&sm::CLASS, fields)
+        (sm::Field::capabilities.into(), Value::Set(capabilities.collect())),
+        (sm::Field::features.into(), Value::Map(by_version.collect())),
+    ]
 }

@@ -10,7 +10,7 @@ use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, constructed, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::ops::run::{at_once, gated};
-use crate::records::fields::{flag, pairs, reference, references};
+use crate::records::fields::{self, flag, pairs, reference, references};
 use crate::storage;
 
 pub(super) const CALLS: super::Calls = &[
@@ -39,9 +39,17 @@ fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let fields = constructed(&pbd::CLASS, wanted)?;
     let named = |name: &str| Ref::from(wanted.get(name).map_or("", text));
     let (computer, place) = (named("host"), named("SR"));
+    let config: Config = match wanted.get("device_config") {
+        Some(Value::Map(pairs)) => {
+            pairs.iter().map(|(key, value)| (key.clone(), text(value).to_owned())).collect()
+        }
+        _ => Config::new(),
+    };
     let made = ctx.change(|tx| {
         let view = tx.view();
         view.object(&host::CLASS, &computer)?;
+        let kind = fields::text(&view, &place, sr::Field::r#type)?;
+        ctx.app.storage.check_config(kind, &config)?;
         for other in references(&view, &place, sr::Field::PBDs)? {
             if reference(&view, &other, pbd::Field::host)? == computer {
                 let (place, computer) = (place.as_str(), computer.as_str());

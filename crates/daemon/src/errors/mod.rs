@@ -77,6 +77,7 @@ impl About {
             Refusal::SrAttached => codes::sr_has_pbd(self.sr.as_str()),
             Refusal::SrNoPbd => codes::sr_has_no_pbds(self.sr.as_str()),
             Refusal::SrNotEmpty => codes::sr_not_empty(),
+            Refusal::Unsupported => codes::sr_operation_not_supported(self.sr.as_str()),
             Refusal::DeviceTaken(number) => codes::device_already_exists(number.to_string()),
             Refusal::NoSuchDevice(device) => codes::invalid_device(device),
             Refusal::NotEnoughMemory { needed_bytes, available_bytes } => {
@@ -100,7 +101,7 @@ pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError 
         SrError::Late { .. } => backend("TIMEOUT"),
         SrError::Config { .. } => backend("CONFIG"),
         SrError::NotAttached => codes::sr_not_attached(sr.as_str()),
-        SrError::NoSnapshots => codes::sr_operation_not_supported(sr.as_str()),
+        SrError::Unsupported => codes::sr_operation_not_supported(sr.as_str()),
         SrError::Vanished { .. } => backend("VANISHED"),
         SrError::NoVolume(id) => {
             let vdi = vdi.map_or_else(|| id.to_string(), Ref::to_string);

@@ -98,6 +98,7 @@ fn refusals() -> Vec<(Refusal, Vec<&'static str>)> {
         (Refusal::SrAttached, vec!["SR_HAS_PBD", "sr"]),
         (Refusal::SrNoPbd, vec!["SR_HAS_NO_PBDS", "sr"]),
         (Refusal::SrNotEmpty, vec!["SR_NOT_EMPTY"]),
+        (Refusal::Unsupported, vec!["SR_OPERATION_NOT_SUPPORTED", "sr"]),
         (Refusal::DeviceTaken(7), vec!["DEVICE_ALREADY_EXISTS", "7"]),
         (Refusal::NoSuchDevice("x".into()), vec!["INVALID_DEVICE", "x"]),
         (memory, vec!["HOST_NOT_ENOUGH_FREE_MEMORY", "2", "1"]),
@@ -137,7 +138,7 @@ fn each_refusal_has_its_code() {
         let code = xenapi::error_text::code(&error.code).unwrap();
         assert_eq!(code.params.len(), error.params.len(), "{error}");
     }
-    assert_eq!(kinds.len(), 28, "one of each kind: {kinds:?}");
+    assert_eq!(kinds.len(), 29, "one of each kind: {kinds:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod vdi;
 mod vif;
 mod vm;
 
+use model::sr::SrFeature;
 use model::vm::PowerState;
 use xenapi::table::{self, Class, FieldIx};
 use xenapi::{ApiError, Value, codes};
@@ -86,6 +87,22 @@ fn operations<T>(
 fn power(view: &View<'_>, vm: &Ref) -> PowerState {
     let state = PowerState::parse(text(view, vm, table::vm::Field::power_state));
     state.unwrap_or(PowerState::Halted)
+}
+
+/// Returns the features that the type of an SR does not have. A type without a record has all.
+fn lacks(view: &View<'_>, sr: &Ref) -> Vec<SrFeature> {
+    let kind = text(view, sr, table::sr::Field::r#type);
+    let mut types = view.all(&table::sm::CLASS);
+    let found = types.find(|one| {
+        let name = one.get(table::sm::Field::r#type.into());
+        name.is_some_and(|name| matches!(name, Value::Str(name) if name == kind))
+    });
+    match found.and_then(|found| found.get(table::sm::Field::features.into())) {
+        Some(Value::Map(has)) => {
+            SrFeature::ALL.iter().copied().filter(|one| !has.contains_key(one.name())).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns whether this host is attached to an SR.

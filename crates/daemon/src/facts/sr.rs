@@ -5,7 +5,7 @@ use xenapi::table::sr::Field;
 use xenapi::table::{vbd, vdi};
 use xenapi::{ApiError, Value};
 
-use super::{class, flag, is_attached, operations, references};
+use super::{class, flag, is_attached, lacks, operations, references};
 use crate::db::{Ref, View};
 
 /// Returns the facts of an SR without those of its VDIs. [`used_disk`] finds a VDI in use.
@@ -20,6 +20,7 @@ pub fn sr(view: &View<'_>, sr: &Ref) -> Result<SrFacts, ApiError> {
         has_vdi: references(view, sr, Field::VDIs).next().is_some(),
         in_use: false,
         current: operations(view, sr, Field::current_operations, SrOp::parse),
+        lacks: lacks(view, sr),
     })
 }
 

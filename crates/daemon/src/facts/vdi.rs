@@ -7,7 +7,7 @@ use xenapi::ApiError;
 use xenapi::table::vbd::Field as Vbd;
 use xenapi::table::vdi::Field;
 
-use super::{class, flag, is_attached, operations, power, reference, references, text};
+use super::{class, flag, is_attached, lacks, operations, power, reference, references, text};
 use crate::db::{Ref, View};
 
 /// Returns the facts of a VDI.
@@ -26,13 +26,15 @@ pub(super) fn without(
 ) -> Result<VdiFacts, ApiError> {
     view.object(class("VDI")?, vdi)?;
     let users = references(view, vdi, Field::VBDs).filter(|vbd| Some(vbd) != slot);
+    let storage = reference(view, vdi, Field::SR);
     Ok(VdiFacts {
         sharable: flag(view, vdi, Field::sharable),
         read_only: flag(view, vdi, Field::read_only),
         missing: flag(view, vdi, Field::missing),
-        sr_attached: is_attached(view, &reference(view, vdi, Field::SR)),
+        sr_attached: is_attached(view, &storage),
         current: operations(view, vdi, Field::current_operations, VdiOp::parse),
         users: users.map(|vbd| user(view, &vbd)).collect(),
+        lacks: lacks(view, &storage),
     })
 }
 

@@ -8,15 +8,13 @@ use std::path::{Component, Path, PathBuf};
 use model::domain::BootFile;
 use model::id::Uuid;
 use toolstack::sr::delay::SLOW_DIR;
-use toolstack::sr::dir::LOCATION;
+use toolstack::sr::dir::{DIR_TYPES, LOCATION};
 use xenapi::ApiError;
 use xenapi::table::{pbd, sr, vdi};
 
 use super::fields::{self, flag, int, pairs, reference, references};
 use crate::db::View;
 
-/// SR types that have a file for each VDI.
-const OF_FILES: [&str; 2] = ["dir", SLOW_DIR];
 /// Largest kernel image in bytes. The next constant is the limit of a ramdisk.
 pub(super) const KERNEL_BYTES_MAX: u64 = 256 << 20;
 pub(super) const RAMDISK_BYTES_MAX: u64 = 1 << 30;
@@ -92,7 +90,7 @@ fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
     }
     let place = reference(view, &disk, vdi::Field::SR).map_err(text)?;
     let kind = fields::text(view, &place, sr::Field::r#type).map_err(text)?;
-    if !OF_FILES.contains(&kind) {
+    if kind != SLOW_DIR && !DIR_TYPES.contains(&kind) {
         return Err(format!("its storage has type {kind}, and must have a type with files"));
     }
     let bytes = int(view, &disk, vdi::Field::virtual_size).map_err(text)?;

@@ -52,6 +52,17 @@ impl Storage {
         Self { drivers: drivers.srs.clone(), deadline }
     }
 
+    /// Checks the location of a new SR or PBD of this type, without access to it.
+    ///
+    /// # Errors
+    /// `SR_UNKNOWN_DRIVER` if the type has no driver, or the driver's error.
+    pub(crate) fn check_config(&self, kind: &str, config: &Config) -> Result<(), ApiError> {
+        let nobody = SrId(Uuid::default());
+        let sr_handle = self.place(Ref::of(nobody.0), nobody, kind)?;
+        let checked = sr_handle.driver.check(config);
+        checked.map_err(|error| storage_failed(&error, &sr_handle.sr, None))
+    }
+
     /// Returns the available SR types.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         self.drivers.iter().map(|driver| driver.kind())

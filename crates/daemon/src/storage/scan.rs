@@ -114,11 +114,16 @@ pub(crate) fn found(
             duplicate_volumes.push(DuplicateVolume { volume: volume.vdi.0, of });
             continue;
         }
+        let location = volume.file_name.as_ref().unwrap_or(&name);
         let disk = tx.create(
             &vdi::CLASS,
             vec![
                 (vdi::Field::uuid.into(), Value::text(name.clone())),
-                (vdi::Field::location.into(), Value::text(name)),
+                (vdi::Field::location.into(), Value::text(location.clone())),
+                (
+                    vdi::Field::name_label.into(),
+                    Value::text(volume.file_name.clone().unwrap_or_default()),
+                ),
                 (vdi::Field::SR.into(), place.value()),
                 (vdi::Field::r#type.into(), Value::text("user")),
                 (vdi::Field::managed.into(), Value::Bool(true)),

@@ -8,6 +8,7 @@ use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
 use toolstack::machines::{self, Machines};
 use toolstack::sim::{self, Sim};
+use toolstack::sr::sim::SimSr;
 use toolstack::store::MemoryStore;
 use xenapi::envelope::{Call, Dialect};
 use xenapi::table::Role;
@@ -70,7 +71,7 @@ pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
         host: facts,
         address: "127.0.0.1",
         product: &product,
-        kinds: &["dir"],
+        kinds: &[Arc::new(SimSr::new(&Sim::new(), "dir"))],
         bridge: "rwbr0",
         boot: &[],
         slices: "none",

@@ -3,12 +3,13 @@
 use super::automaton::Access;
 use super::{VdiFacts, VdiOp};
 use crate::refusal::{OngoingOp, Refusal};
+use crate::sr::SrFeature;
 
 /// Checks whether `op` may begin on `vdi`.
 ///
 /// The first matching rule refuses, in this order: running operations; the storage repository;
 /// slots that use the disk; their operations; a disk that is missing or read-only; operations that
-/// Ringway does not implement.
+/// Ringway does not implement; features that the type of storage does not have.
 ///
 /// # Errors
 /// The first refusal.
@@ -36,7 +37,23 @@ pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
     if vdi.read_only && matches!(op, VdiOp::Resize | VdiOp::ResizeOnline | VdiOp::DataDestroy) {
         return Err(Refusal::VdiReadOnly);
     }
-    if is_served(op) { Ok(()) } else { Err(Refusal::NotImplemented) }
+    if !is_served(op) {
+        return Err(Refusal::NotImplemented);
+    }
+    let is_lacking = feature(op).is_some_and(|feature| vdi.lacks.contains(&feature));
+    if is_lacking { Err(Refusal::Unsupported) } else { Ok(()) }
+}
+
+/// Returns the feature of the storage repository that the operation needs.
+fn feature(op: VdiOp) -> Option<SrFeature> {
+    match op {
+        VdiOp::Clone => Some(SrFeature::VdiClone),
+        VdiOp::Snapshot => Some(SrFeature::VdiSnapshot),
+        VdiOp::Resize | VdiOp::ResizeOnline => Some(SrFeature::VdiResize),
+        VdiOp::Destroy => Some(SrFeature::VdiDelete),
+        VdiOp::SetOnBoot => Some(SrFeature::VdiResetOnBoot),
+        _ => None,
+    }
 }
 
 /// Returns the operations that a client may see as possible now, in the order of [`VdiOp::ALL`].

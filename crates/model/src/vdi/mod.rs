@@ -3,6 +3,7 @@
 pub mod automaton;
 mod gate;
 
+use crate::sr::SrFeature;
 use crate::vbd::VbdOp;
 use crate::vm::PowerState;
 use crate::wire_names::named;
@@ -86,4 +87,6 @@ pub struct VdiFacts {
     pub current: Vec<VdiOp>,
     /// Slots that refer to it.
     pub users: Vec<VdiUser>,
+    /// Features that the type of its storage repository does not have.
+    pub lacks: Vec<SrFeature>,
 }

@@ -13,6 +13,7 @@ use model::image::{ImageConvert, ImageFormat, ImageSnapshotCall, MAX_IMAGE_DEADL
 use model::report::DiskStats;
 use model::rpc::SnapshotDisk;
 use model::spec::FileRef;
+use model::sr::SrFeature;
 use model::vdi::automaton::{Access, VolumeState};
 use tokio::sync::OwnedMutexGuard;
 
@@ -61,7 +62,7 @@ impl Machines {
         plans: &[SnapshotPlan],
         unix_seconds: i64,
     ) -> Result<Vec<(Volume, Volume)>, StepError> {
-        let place = self.place(sr, kind).await?;
+        let place = self.place((sr, kind), SrFeature::VdiSnapshot).await?;
         let _turns = self.lock_all(plans.iter().map(|plan| plan.of)).await;
         let layers: Vec<_> = plans.iter().map(|plan| (plan.of, plan.layer)).collect();
         let grown = self.push_layers(&place, &layers).await?;
@@ -93,7 +94,7 @@ impl Machines {
         (of, clone): (VdiId, VdiId),
         layers: [Uuid; 2],
     ) -> Result<Volume, StepError> {
-        let place = self.place(sr, kind).await?;
+        let place = self.place((sr, kind), SrFeature::VdiClone).await?;
         let _turns = self.lock_all([of]).await;
         let [own, others] = layers;
         let is_written = self.written_disk(of).is_some();
@@ -124,7 +125,8 @@ impl Machines {
         bytes: u64,
         progress: &(dyn Fn(f64) + Send + Sync),
     ) -> Result<Volume, StepError> {
-        let (from, to) = (self.place(from.0, from.1).await?, self.place(to.0, to.1).await?);
+        let from = self.place(from, SrFeature::VdiAttach).await?;
+        let to = self.place(to, SrFeature::VdiCreate).await?;
         let source = from.driver.images(from.sr, vdi).await?;
         let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
         let (format, deadline_s) = (ImageFormat::Raw, MAX_IMAGE_DEADLINE_S);
@@ -138,11 +140,16 @@ impl Machines {
         Ok(to.driver.settle_layer(to.sr, copy, None).await?)
     }
 
-    async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {
+    /// Returns an SR of a type that has this feature.
+    async fn place(
+        &self,
+        (sr, kind): (SrId, &str),
+        feature: SrFeature,
+    ) -> Result<Place<'_>, StepError> {
         let driver = self.drivers.sr(kind);
         let driver = driver.ok_or_else(|| missing("no driver for storage of type", kind))?;
-        if !driver.can_snapshot() {
-            return Err(SrError::NoSnapshots.into());
+        if !driver.features().contains(&feature) {
+            return Err(SrError::Unsupported.into());
         }
         Ok(Place { sr, driver: &**driver, datapath: self.drivers.io.of(sr).await? })
     }

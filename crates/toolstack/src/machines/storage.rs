@@ -264,7 +264,7 @@ fn is_nothing_done(error: &SrError) -> bool {
         | SrError::NotAttached
         | SrError::Vanished { .. }
         | SrError::Config { .. }
-        | SrError::NoSnapshots
+        | SrError::Unsupported
         | SrError::NotEmpty { .. }
         | SrError::Full { .. } => true,
         SrError::Late { .. } | SrError::Os { .. } | SrError::Worker(_) => false,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
+use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
@@ -99,6 +100,15 @@ impl SrDriver for DelayedDriver {
         self.kind
     }
 
+    fn features(&self) -> &'static [SrFeature] {
+        self.inner.features()
+    }
+
+    fn check(&self, config: &Config) -> Result<(), SrError> {
+        Delays::parse(config)?;
+        self.inner.check(&own(config))
+    }
+
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             Delays::parse(config)?;
@@ -154,10 +164,6 @@ impl SrDriver for DelayedDriver {
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
         self.inner.resize_volume(sr, vdi, bytes)
-    }
-
-    fn can_snapshot(&self) -> bool {
-        self.inner.can_snapshot()
     }
 
     fn prepare_layer(

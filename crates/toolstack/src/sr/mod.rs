@@ -11,6 +11,8 @@
 
 pub mod delay;
 pub mod dir;
+pub mod iso;
+mod places;
 pub mod sim;
 pub mod worker;
 
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
+use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 
 use crate::boxed_future::BoxFuture;
@@ -74,9 +77,9 @@ pub enum SrError {
         /// Free bytes.
         free: u64,
     },
-    /// Storage of this type has no snapshots, clones and copies.
-    #[error("storage of this type has no snapshots, clones and copies")]
-    NoSnapshots,
+    /// Storage of this type does not have the call.
+    #[error("storage of this type cannot do this")]
+    Unsupported,
     /// A system call failed.
     #[error("{what}")]
     Os {
@@ -102,7 +105,7 @@ pub struct Space {
 /// Disk in an SR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Id of the volume; also its name in the SR.
+    /// Id of the volume; also its name in the SR, unless there is a file name.
     pub vdi: VdiId,
     /// Size that a guest sees, in bytes.
     pub virtual_bytes: u64,
@@ -112,6 +115,8 @@ pub struct Volume {
     pub read_only: bool,
     /// The volume that this one is a snapshot of, and when.
     pub snapshot_of: Option<SnapshotOf>,
+    /// Name of the volume's file, where the id is not the name.
+    pub file_name: Option<String>,
 }
 
 /// New image that goes over a volume's images.
@@ -127,6 +132,10 @@ pub struct Layer {
 pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Returns the SR type, such as `dir`.
     fn kind(&self) -> &'static str;
+    /// Returns what SRs of this type can do.
+    fn features(&self) -> &'static [SrFeature];
+    /// Checks the location of a new SR or PBD, without access to it.
+    fn check(&self, config: &Config) -> Result<(), SrError>;
     /// Creates an empty SR.
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>>;
     /// Removes an empty SR that is not attached, and nothing that belongs to others. A missing SR
@@ -160,10 +169,6 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
-    /// Returns whether volumes can have snapshots, clones and copies. Otherwise these calls fail.
-    fn can_snapshot(&self) -> bool {
-        false
-    }
     /// Begins to put a new image over those of a volume, and names it. The caller creates the image,
     /// or lets a datapath do it, then calls [`SrDriver::settle_layer`].
     ///
@@ -176,7 +181,7 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         _layer: Uuid,
         _served: Option<String>,
     ) -> BoxFuture<'_, Result<Layer, SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Ends the change of a volume's images. The new image is the top if a datapath writes it
     /// (`served`), or if none serves the volume and the image exists; otherwise it is removed, and
@@ -187,12 +192,12 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         _vdi: VdiId,
         _served: Option<String>,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Returns whether a clone can share the images of a volume as they are, because nothing was
     /// written to its top. The caller makes sure that no datapath writes the volume.
     fn can_share(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Adds a read-only volume with the images below the top of another one, whose top is new.
     fn add_snapshot(
@@ -201,16 +206,16 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         _vdi: VdiId,
         _snapshot_of: SnapshotOf,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Adds a volume over the images of another one that [`SrDriver::can_share`] allows. It is no
     /// volume until it has got a layer of its own, and the next attach of the SR removes it.
     fn add_clone(&self, _sr: SrId, _vdi: VdiId, _of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Returns the images of a volume, to read them.
     fn images(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Returns the file for the copy of a volume of this size in bytes. The copy is a volume as soon
     /// as the file exists. [`SrDriver::settle_layer`] returns it.
@@ -220,7 +225,7 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         _vdi: VdiId,
         _bytes: u64,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
-        Box::pin(std::future::ready(Err(SrError::NoSnapshots)))
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(

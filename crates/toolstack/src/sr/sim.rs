@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
+use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 
 use super::{Config, Layer, SnapshotOf, Space, SrDriver, SrError, Volume};
@@ -57,12 +58,21 @@ fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {
         physical_bytes: bytes,
         read_only: volume.snapshot_of.is_some(),
         snapshot_of: volume.snapshot_of,
+        file_name: None,
     }
 }
 
 impl SrDriver for SimSr {
     fn kind(&self) -> &'static str {
         self.kind
+    }
+
+    fn features(&self) -> &'static [SrFeature] {
+        SrFeature::ALL
+    }
+
+    fn check(&self, _config: &Config) -> Result<(), SrError> {
+        Ok(())
     }
 
     fn create<'a>(&'a self, sr: SrId, _config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
@@ -154,10 +164,6 @@ impl SrDriver for SimSr {
             volume.bytes = volume.bytes.max(bytes);
             Ok(to_volume(vdi, volume))
         }))
-    }
-
-    fn can_snapshot(&self) -> bool {
-        true
     }
 
     /// Names an image that nothing creates: a simulated volume has no data.

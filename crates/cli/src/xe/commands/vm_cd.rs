@@ -47,7 +47,10 @@ fn discs(xe: &mut XeSession) -> Result<Vec<(String, Record)>, XeError> {
     let storage = xe.client().records_where("SR", "field \"content_type\"=\"iso\"")?;
     let mut found = Vec::new();
     for disk in storage.iter().flat_map(|(_, storage)| storage.texts("VDIs")) {
-        found.push((disk.to_owned(), xe.client().record("VDI", disk)?));
+        let record = xe.client().record("VDI", disk)?;
+        if !record.flag("missing") {
+            found.push((disk.to_owned(), record));
+        }
     }
     Ok(found)
 }

@@ -1,6 +1,7 @@
 //! Creation and destruction of SRs.
 
 use model::id::{SrId, Uuid};
+use toolstack::sr::iso::ISO;
 use toolstack::sr::{Config, Space, Volume};
 use xenapi::table::{FieldIx, pbd, sr};
 use xenapi::{ApiError, Value, codes};
@@ -27,6 +28,7 @@ pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     let future = Ref::of(id.0);
     let storage = ctx.app.storage.place(future, id, args.text("type"))?;
     let config: Config = args.pairs("device_config");
+    ctx.app.storage.check_config(args.text("type"), &config)?;
     storage.create(&config).await?;
     let space = storage.attach(&config).await?;
     // A scan finds volumes that already exist.
@@ -65,7 +67,13 @@ fn record(
 }
 
 fn given(args: &Args) -> Vec<(FieldIx, Value)> {
-    GIVEN.iter().map(|(name, field)| ((*field).into(), args.value(name).clone())).collect()
+    // Clients find CDs by the type of the content.
+    let is_of_cds = args.text("type") == ISO && args.text("content_type").is_empty();
+    let value = |name: &str| match name {
+        "content_type" if is_of_cds => Value::text(ISO),
+        name => args.value(name).clone(),
+    };
+    GIVEN.iter().map(|(name, field)| ((*field).into(), value(name))).collect()
 }
 
 /// Creates the record of an existing SR. `PBD.create` connects it.

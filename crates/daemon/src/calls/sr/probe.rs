@@ -9,6 +9,7 @@ use crate::dispatch::{Args, CallResult, Ctx};
 /// Searches for SRs and returns them as XML, in the format of XenServer's drivers.
 pub(super) async fn probe(ctx: Ctx, args: Args) -> CallResult {
     let config: Config = args.pairs("device_config");
+    ctx.app.storage.check_config(args.text("type"), &config)?;
     let found = ctx.app.storage.probe(args.text("type"), &config).await?;
     Ok(Value::Str(to_xml(&found)))
 }

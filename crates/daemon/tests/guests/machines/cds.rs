@@ -89,20 +89,18 @@ impl Trial {
         self.world.daemon.xe_prints(words).unwrap()
     }
 
-    /// Creates an SR with these CDs.
+    /// Creates an SR of ISO files with these names.
     fn discs(&self, names: &[&str]) {
         let place = self.world.daemon.dir().join("discs");
         std::fs::create_dir(&place).unwrap();
-        let location = format!("device-config:location={}", place.display());
-        let make = ["sr-create", "type=dir", "content-type=iso", "name-label=discs", &location];
-        let storage = format!("sr-uuid={}", self.xe(&make));
         for name in names {
-            let named = format!("name-label={name}");
-            let disc = self.xe(&["vdi-create", &storage, &named, "virtual-size=1MiB", "type=user"]);
-            let image = place.join(format!("{disc}.raw"));
-            let image = OpenOptions::new().write(true).open(image).unwrap();
-            image.write_all_at(format!("{CONTENT}{name}\n").as_bytes(), 0).unwrap();
+            let mut content = format!("{CONTENT}{name}\n").into_bytes();
+            content.resize(1 << 20, 0);
+            std::fs::write(place.join(name), content).unwrap();
         }
+        let location = format!("device-config:location={}", place.display());
+        self.xe(&["sr-create", "type=iso", "name-label=discs", &location]);
+        assert_eq!(self.xe(&["cd-list", "params=name-label", "--minimal"]), names.join(","));
     }
 
     /// Starts the VM. It starts paused, so that no output of the guest is missed.
@@ -114,7 +112,7 @@ impl Trial {
         line.set_read_timeout(Some(PATIENCE)).unwrap();
         self.line = Some(BufReader::new(line));
         self.xe(&["vm-unpause", "vm=cds"]);
-        assert_eq!(self.reported().as_deref(), Some("one"));
+        assert_eq!(self.reported().as_deref(), Some("one.iso"));
         self.stays();
     }
 
@@ -185,9 +183,9 @@ impl Trial {
 #[test]
 fn cds_are_changed_while_a_guest_runs() {
     let mut trial = Trial::new();
-    trial.discs(&["one", "two"]);
+    trial.discs(&["one.iso", "two.iso"]);
     // Halted VM: a drive with a CD, without one, destroyed, and created again.
-    let add = ["vm-cd-add", "vm=cds", "cd-name=one", "device=3"];
+    let add = ["vm-cd-add", "vm=cds", "cd-name=one.iso", "device=3"];
     trial.xe(&add);
     trial.xe(&["vm-cd-eject", "vm=cds"]);
     trial.xe(&["vm-cd-remove", "vm=cds", "cd-name=<EMPTY>"]);
@@ -196,21 +194,21 @@ fn cds_are_changed_while_a_guest_runs() {
     let slots = trial.world.record("VM", &trial.machine.reference);
     let mut slots = slots.texts("VBDs").into_iter().map(str::to_owned);
     trial.drive = slots.find(|slot| *slot != trial.machine.slot).unwrap();
-    trial.shows(Some("one"));
+    trial.shows(Some("one.iso"));
 
     trial.start();
-    trial.holds(Some("one"));
-    for disc in ["two", "one"] {
+    trial.holds(Some("one.iso"));
+    for disc in ["two.iso", "one.iso"] {
         trial.xe(&["vm-cd-eject", "vm=cds"]);
         trial.holds(None);
         trial.xe(&["vm-cd-insert", "vm=cds", &format!("cd-name={disc}")]);
         trial.holds(Some(disc));
     }
     by_calls(&mut trial);
-    trial.holds(Some("one"));
+    trial.holds(Some("one.iso"));
 
     trial.world.call("VM.hard_shutdown", &of(&trial.machine.reference));
-    trial.xe(&["vm-cd-remove", "vm=cds", "cd-name=one"]);
+    trial.xe(&["vm-cd-remove", "vm=cds", "cd-name=one.iso"]);
     assert_eq!(trial.xe(&["vm-cd-list", "vm=cds"]), "");
     assert_eq!(trial.world.daemon.leftovers(), Vec::<String>::new());
 }
@@ -224,7 +222,7 @@ fn by_calls(trial: &mut Trial) {
     for (method, params) in [("VBD.insert", insert(&disk)), ("VBD.eject", of(&disk))] {
         assert_eq!(trial.refused(method, &params), ["VBD_NOT_REMOVABLE_MEDIA", &disk]);
     }
-    trial.holds(Some("one"));
+    trial.holds(Some("one.iso"));
     trial.world.call("VBD.eject", &of(&drive));
     assert_eq!(trial.refused("VBD.eject", &of(&drive)), ["VBD_IS_EMPTY", &drive]);
     trial.holds(None);

@@ -6,17 +6,6 @@ use std::path::Path;
 use super::*;
 
 impl World {
-    fn xe(&self, words: &[&str]) -> String {
-        self.daemon.xe_prints(words).unwrap()
-    }
-
-    /// Runs `xe`, which must fail. Returns its error text.
-    fn xe_fails(&self, words: &[&str]) -> String {
-        let output = self.daemon.xe_output(words).unwrap();
-        assert!(!output.status.success(), "{words:?}");
-        String::from_utf8(output.stderr).unwrap()
-    }
-
     fn xe_list(&self, kind: &str, of: &str) -> String {
         self.xe(&[&format!("{kind}-list"), of, "params=uuid", "--minimal"])
     }

@@ -4,6 +4,7 @@
 mod ends;
 mod full;
 mod gone;
+mod iso;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,6 +50,17 @@ impl World {
 
     fn one(&mut self, class: &str) -> String {
         self.client.records(class).unwrap().into_iter().next().unwrap().0
+    }
+
+    fn xe(&self, words: &[&str]) -> String {
+        self.daemon.xe_prints(words).unwrap()
+    }
+
+    /// Runs `xe`, which must fail. Returns its error text.
+    fn xe_fails(&self, words: &[&str]) -> String {
+        let output = self.daemon.xe_output(words).unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
     }
 
     /// Returns the parameters of `SR.create`.

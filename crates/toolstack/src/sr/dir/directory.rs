@@ -18,6 +18,7 @@ use super::files::NEW;
 use super::marker::{MARKER, Marker};
 use super::record::{ImageName, Record};
 use super::storage_blocks::STORAGE_BLOCKS;
+pub(super) use crate::sr::places::location;
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
@@ -310,6 +311,7 @@ pub(super) fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
         physical_bytes: blocks.saturating_mul(512),
         read_only: !Mode::from_raw_mode(mode).intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH),
         snapshot_of: None,
+        file_name: None,
     })
 }
 
@@ -324,10 +326,6 @@ fn whole_units(bytes: u64) -> Result<u64, SrError> {
         key: SIZE.into(),
         why: format!("{bytes} bytes is not in 1 to {MAX_DISK_BYTES}"),
     })
-}
-
-pub(super) fn location(why: String) -> SrError {
-    SrError::Config { key: super::LOCATION.into(), why }
 }
 
 pub(super) fn os(doing: &str, path: &Path, source: io::Error) -> SrError {

@@ -1,4 +1,4 @@
-//! SRs of type `dir`: raw images in a directory, on a local or network file system.
+//! SRs of types `dir`, `ext` and `file`: images in a directory, on a local or network file system.
 //!
 //! # Layout
 //! `<uuid>.raw` is a sparse volume, or an image that volumes share. `<uuid>.qcow2` is an image over
@@ -22,12 +22,11 @@ mod storage_blocks;
 mod tests;
 mod tree;
 
-use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
 
 use model::id::{SrId, Uuid, VdiId};
 use model::spec::{Backend, BlockSize};
+use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 
 use record::ImageName;
@@ -35,108 +34,76 @@ use record::ImageName;
 pub(crate) use directory::SrDirectory;
 pub use record::SnapshotOf;
 
-use super::worker::{Host, SrRequest, SrResponse, Worker};
+pub use super::places::LOCATION;
+use super::places::{self, Attached, Places};
+use super::worker::{Host, SrRequest, SrResponse};
 use super::{Config, Layer, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
-/// Configuration key of the directory.
-pub const LOCATION: &str = "location";
+/// Types of SRs in directories. `ext` and `file` are XenServer's names.
+pub const DIR_TYPES: [&str; 3] = ["dir", "ext", "file"];
+/// Key with which XenServer's `ext` type names a device to format.
+const DEVICE: &str = "device";
 
-/// Driver of SRs of type `dir`.
+/// Driver of SRs in directories.
 #[derive(Debug)]
 pub struct DirDriver {
-    host: Host,
+    kind: &'static str,
     default: PathBuf,
-    /// Attached SRs.
-    attached: Mutex<BTreeMap<SrId, Attached>>,
-    /// Workers of places that are not attached. Each place has its own, so that dead storage blocks
-    /// no other.
-    others: Mutex<BTreeMap<PathBuf, Worker>>,
-}
-
-/// Most places that are not attached but have a worker. Beyond that, calls with new places are
-/// refused: they may all be on dead storage.
-const MAX_OTHERS: usize = 32;
-
-#[derive(Clone, Debug)]
-struct Attached {
-    place: PathBuf,
-    worker: Worker,
+    places: Places,
 }
 
 impl DirDriver {
-    /// Creates a driver. `default` is the directory of SRs whose configuration has none.
-    pub fn new(host: Host, default: PathBuf) -> Self {
-        Self { host, default, attached: Mutex::default(), others: Mutex::default() }
-    }
-
-    fn others(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Worker>> {
-        // Each change of the map is complete before it can panic.
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the worker of a place that is not attached.
-    fn other(&self, place: &Path) -> Result<Worker, SrError> {
-        let mut others = self.others();
-        if let Some(worker) = others.get(place) {
-            return Ok(worker.clone());
-        }
-        // Places whose calls have ended need no worker any more.
-        others.retain(|_, worker| worker.is_busy());
-        if others.len() >= MAX_OTHERS {
-            let why = format!("the storage at {MAX_OTHERS} unattached places does not answer");
-            return Err(SrError::Worker(why));
-        }
-        let worker = Worker::new(&self.host);
-        others.insert(place.into(), worker.clone());
-        Ok(worker)
-    }
-
-    fn attached(&self) -> MutexGuard<'_, BTreeMap<SrId, Attached>> {
-        // Each change of the map is complete before it can panic.
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn of(&self, sr: SrId) -> Result<Attached, SrError> {
-        self.attached().get(&sr).cloned().ok_or(SrError::NotAttached)
+    /// Creates a driver for this type. `default` is the directory of SRs whose configuration has
+    /// none.
+    pub fn new(kind: &'static str, host: Host, default: PathBuf) -> Self {
+        Self { kind, default, places: Places::new(host) }
     }
 
     /// Returns the configured directory.
     fn place(&self, config: &Config) -> Result<PathBuf, SrError> {
-        let Some(text) = config.get(LOCATION) else { return Ok(self.default.clone()) };
-        let place = Path::new(text);
-        let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-        if place.is_absolute() && place.components().all(plain) && !text.contains('\0') {
-            return Ok(place.into());
-        }
-        let why = format!("{text:?} is not an absolute path without `..`");
-        Err(SrError::Config { key: LOCATION.into(), why })
+        config
+            .get(LOCATION)
+            .map_or_else(|| Ok(self.default.clone()), |text| places::directory(text))
     }
 
     async fn work(&self, sr: SrId, sr_request: SrRequest) -> Result<SrResponse, SrError> {
-        let Attached { place, worker } = self.of(sr)?;
-        worker.call(sr, &place, sr_request).await
+        self.places.call(sr, sr_request).await
     }
 }
 
 impl SrDriver for DirDriver {
     fn kind(&self) -> &'static str {
-        "dir"
+        self.kind
+    }
+
+    fn features(&self) -> &'static [SrFeature] {
+        SrFeature::ALL
+    }
+
+    fn check(&self, config: &Config) -> Result<(), SrError> {
+        if let Some(device) = config.get(DEVICE) {
+            let why = format!(
+                "Ringway formats no devices: make a file system on {device}, mount it, and give \
+                 its directory as {LOCATION}"
+            );
+            return Err(SrError::Config { key: DEVICE.into(), why });
+        }
+        places::check_keys(config, &[LOCATION])?;
+        self.place(config).map(drop)
     }
 
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
-            self.other(&place)?.call(sr, &place, SrRequest::Create).await?.into_nothing()
+            self.places.call_at(sr, &place, SrRequest::Create).await?.into_nothing()
         })
     }
 
     fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
-            self.other(&place)?.call(sr, &place, SrRequest::Destroy).await?.into_nothing()?;
-            self.others().remove(&place);
-            Ok(())
+            self.places.call_at(sr, &place, SrRequest::Destroy).await?.into_nothing()
         })
     }
 
@@ -145,43 +112,24 @@ impl SrDriver for DirDriver {
             let place = self.place(config)?;
             // The call is about no particular SR.
             let nobody = SrId(Uuid::default());
-            let found =
-                self.other(&place)?.call(nobody, &place, SrRequest::Probe).await?.into_srs()?;
-            self.others().remove(&place);
-            Ok(found)
+            self.places.call_at(nobody, &place, SrRequest::Probe).await?.into_srs()
         })
     }
 
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>> {
         Box::pin(async move {
-            let place = self.place(config)?;
-            let before = self.of(sr).ok();
-            if let Some(before) = before.as_ref().filter(|before| before.place != place) {
-                let why =
-                    format!("it is attached from {}: detach it first", before.place.display());
-                return Err(SrError::Config { key: LOCATION.into(), why });
-            }
-            let worker = match before {
-                Some(before) => before.worker,
-                None => self.other(&place)?,
-            };
-            let (space, _) = worker.call(sr, &place, SrRequest::Attach).await?.into_sr()?;
-            self.others().remove(&place);
-            self.attached().entry(sr).or_insert_with(|| Attached { place, worker });
-            Ok(space)
+            let attached = self.places.attach(sr, self.place(config)?, SrRequest::Attach).await?;
+            Ok(attached.into_sr()?.0)
         })
     }
 
     fn folder(&self, sr: SrId) -> Option<PathBuf> {
-        self.of(sr).ok().map(|attached| attached.place)
+        self.places.of(sr).ok().map(|attached| attached.place)
     }
 
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(async move {
-            // The worker exits by itself when its connection closes.
-            self.attached().remove(&sr);
-            Ok(())
-        })
+        self.places.detach(sr);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
@@ -220,7 +168,7 @@ impl SrDriver for DirDriver {
         access: Access,
     ) -> BoxFuture<'_, Result<(Backend, BlockSize), SrError>> {
         Box::pin(async move {
-            let Attached { place, worker } = self.of(sr)?;
+            let Attached { place, worker } = self.places.of(sr)?;
             let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
             let found = worker.call(sr, &place, sr_request).await?.into_found()?;
             let (found, images, block_size) = found;
@@ -234,10 +182,6 @@ impl SrDriver for DirDriver {
         })
     }
 
-    fn can_snapshot(&self) -> bool {
-        true
-    }
-
     fn prepare_layer(
         &self,
         sr: SrId,
@@ -247,7 +191,7 @@ impl SrDriver for DirDriver {
     ) -> BoxFuture<'_, Result<Layer, SrError>> {
         let sr_request = SrRequest::PrepareLayer { vdi: vdi.0, layer, served };
         Box::pin(async move {
-            let Attached { place, worker } = self.of(sr)?;
+            let Attached { place, worker } = self.places.of(sr)?;
             let images = worker.call(sr, &place, sr_request).await?.into_images()?;
             let file = place.join(ImageName::qcow2(layer).to_string());
             Ok(Layer { file, base: backend(&place, &images)? })
@@ -288,7 +232,7 @@ impl SrDriver for DirDriver {
 
     fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
-            let Attached { place, worker } = self.of(sr)?;
+            let Attached { place, worker } = self.places.of(sr)?;
             let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
             let (_, images, _) = worker.call(sr, &place, sr_request).await?.into_found()?;
             backend(&place, &images)
@@ -303,7 +247,7 @@ impl SrDriver for DirDriver {
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         let sr_request = SrRequest::CheckRoom { bytes };
         Box::pin(async move {
-            let Attached { place, worker } = self.of(sr)?;
+            let Attached { place, worker } = self.places.of(sr)?;
             worker.call(sr, &place, sr_request).await?.into_nothing()?;
             Ok(place.join(directory::name(vdi)))
         })

@@ -42,6 +42,13 @@ pub(crate) enum SrRequest {
     Attach,
     /// Report space and volumes.
     Scan,
+    /// Report space and volumes of a directory of ISO files.
+    ScanIsos,
+    /// Find an ISO file.
+    FindIso {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
     /// Create a volume.
     CreateVolume {
         #[serde(with = "text")]
@@ -106,6 +113,8 @@ impl fmt::Display for SrRequest {
             Self::Probe => write!(f, "probe"),
             Self::Attach => write!(f, "attach"),
             Self::Scan => write!(f, "scan"),
+            Self::ScanIsos => write!(f, "scan"),
+            Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
             Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
@@ -158,6 +167,8 @@ pub(crate) struct WireVolume {
     read_only: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     snapshot_of: Option<SnapshotOf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file_name: Option<String>,
 }
 
 /// [`SrError`] in the protocol.
@@ -273,16 +284,18 @@ impl SrResponse {
 
 impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
-        let Volume { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only, snapshot_of } =
+        let Volume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name } =
             volume;
-        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of }
+        Self { vdi: vdi.0, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name }
     }
 }
 
 impl From<WireVolume> for Volume {
     fn from(wire_volume: WireVolume) -> Self {
-        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of } = wire_volume;
-        Self { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only, snapshot_of }
+        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name } =
+            wire_volume;
+        let vdi = VdiId(vdi);
+        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name }
     }
 }
 
@@ -298,7 +311,7 @@ impl From<SrError> for WireError {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
             }
             // Only the daemon creates these errors, not a worker.
-            error @ (SrError::Late { .. } | SrError::NotAttached | SrError::NoSnapshots) => {
+            error @ (SrError::Late { .. } | SrError::NotAttached | SrError::Unsupported) => {
                 Self::Worker(error.to_string())
             }
             SrError::Worker(why) => Self::Worker(why),
@@ -413,7 +426,9 @@ mod tests {
         let vdi = VdiId(Uuid::from_random([7; 16]));
         let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
         let snapshot_of = Some(SnapshotOf { vdi, unix_seconds: i64::MIN });
-        let volume = Volume { vdi, virtual_bytes, physical_bytes, read_only: false, snapshot_of };
+        let file_name = None;
+        let volume =
+            Volume { vdi, virtual_bytes, physical_bytes, read_only: false, snapshot_of, file_name };
         let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes =
             serde_json::to_string(&Answer { id: 1, outcome: Ok(sr_response) }).unwrap().len();

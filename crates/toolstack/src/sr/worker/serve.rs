@@ -9,7 +9,7 @@ use model::id::VdiId;
 
 use super::proto::{Answer, Call, MAX_LINE_BYTES, SrRequest, SrResponse};
 use crate::sr::dir::SrDirectory;
-use crate::sr::{SrError, Volume};
+use crate::sr::{SrError, Volume, iso};
 
 /// Process name.
 const PROGRAM: &std::ffi::CStr = c"ringway-storage";
@@ -81,6 +81,12 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let sr_directory = open()?;
             Ok(SrResponse::sr(sr_directory.space()?, sr_directory.volumes()?))
         }
+        SrRequest::ScanIsos => {
+            let (space, volumes) = iso::scan(&call.place, call.sr())?;
+            Ok(SrResponse::sr(space, volumes))
+        }
+        SrRequest::FindIso { vdi } => iso::find(&call.place, call.sr(), VdiId(*vdi))
+            .map(|volume| SrResponse::Volume(volume.into())),
         SrRequest::CreateVolume { vdi, bytes } => open()?
             .create_volume(VdiId(*vdi), *bytes)
             .map(|volume| SrResponse::Volume(volume.into())),

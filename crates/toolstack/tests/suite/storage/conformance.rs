@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 use toolstack::sr::{Config, SnapshotOf, SrDriver, SrError, Volume};
 
@@ -29,7 +30,7 @@ enum Knows {
 #[tokio::test]
 async fn dir() {
     let (place, other) = (Place::new(), Place::new());
-    let driver = toolstack::sr::dir::DirDriver::new(host(), "/nonexistent".into());
+    let driver = toolstack::sr::dir::DirDriver::new("dir", host(), "/nonexistent".into());
     conforms(Arc::new(driver), [place.config(), other.config()], Knows::All).await;
 }
 
@@ -192,7 +193,7 @@ async fn push(driver: &dyn SrDriver, sr: SrId, (volume, layer): (VdiId, u8)) -> 
 }
 
 async fn layers(driver: &dyn SrDriver, sr: SrId) {
-    assert!(driver.can_snapshot());
+    assert!(driver.features().contains(&SrFeature::VdiSnapshot));
     let bytes = driver.scan(sr).await.unwrap().1.remove(0).virtual_bytes;
     let present = push(driver, sr, (vdi(1), 40)).await;
     assert_eq!((present.virtual_bytes, present.read_only), (bytes, false));

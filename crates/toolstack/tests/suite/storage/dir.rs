@@ -49,7 +49,7 @@ pub(crate) fn vdi(n: u8) -> VdiId {
 
 /// Creates an attached SR with volume 1.
 async fn attached(place: &Place) -> DirDriver {
-    let driver = DirDriver::new(host(), "/nonexistent".into());
+    let driver = DirDriver::new("dir", host(), "/nonexistent".into());
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
     driver.create_volume(sr(), vdi(1), 4096).await.unwrap();
@@ -106,7 +106,7 @@ async fn volumes_of_an_earlier_version_keep_the_blocks_of_their_storage() {
     std::fs::remove_file(&list).unwrap();
     assert_eq!(size(&driver, 1).await.unwrap(), BlockSize::Storage);
     for _ in 0..2 {
-        let next = DirDriver::new(host(), "/nonexistent".into());
+        let next = DirDriver::new("dir", host(), "/nonexistent".into());
         next.attach(sr(), &place.config()).await.unwrap();
         next.create_volume(sr(), vdi(2), 4096).await.unwrap();
         // A file that was copied here.
@@ -135,7 +135,7 @@ async fn a_volume_that_cannot_be_written_can_be_read() {
 #[tokio::test]
 async fn a_place_is_an_absolute_path_or_the_default() {
     let place = Place::new();
-    let driver = DirDriver::new(host(), place.path());
+    let driver = DirDriver::new("dir", host(), place.path());
     for bad in ["", "sr", "./sr", "/a/../b", "/a\0b"] {
         let config = Config::from([(LOCATION.to_owned(), bad.to_owned())]);
         for outcome in

@@ -26,7 +26,7 @@ async fn inside(dir: &Path) {
         let more = std::fs::write(&filler, vec![1; 8 << 20]).unwrap_err();
         assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
     };
-    let (place, driver) = (dir.join("sr"), DirDriver::new(host(), "/nonexistent".into()));
+    let (place, driver) = (dir.join("sr"), DirDriver::new("dir", host(), "/nonexistent".into()));
     let full = |outcome: Result<(), SrError>, bytes: u64| match outcome {
         Err(SrError::Full { needed, free }) => assert!(needed >= bytes && free < 1 << 20),
         outcome => panic!("{outcome:?}"),

@@ -30,7 +30,7 @@ async fn a_worker_is_left_behind_and_replaced_and_others_work() {
     let hanging = Hanging::new().unwrap();
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[]), DEADLINE);
-    let driver = DirDriver::new(host.clone(), "/nonexistent".into());
+    let driver = DirDriver::new("dir", host.clone(), "/nonexistent".into());
     let other = SrId(vdi(77).0);
     let config = at(&hanging.place().join("sr"));
     for (sr, config) in [(sr(), &config), (other, &place.config())] {
@@ -64,9 +64,9 @@ async fn no_more_than_a_few_workers_are_left_behind() {
     let hanging = Hanging::new().unwrap();
     let config = at(&hanging.place().join("sr"));
     let patient = Host::new(again("storage_worker", &[]), DEADLINE);
-    DirDriver::new(patient, "/nonexistent".into()).create(sr(), &config).await.unwrap();
+    DirDriver::new("dir", patient, "/nonexistent".into()).create(sr(), &config).await.unwrap();
     let host = Host::new(again("storage_worker", &[]), SHORT);
-    let driver = DirDriver::new(host.clone(), "/nonexistent".into());
+    let driver = DirDriver::new("dir", host.clone(), "/nonexistent".into());
     // On a busy host the first calls may pass the deadline by chance.
     eventually("attached", async || driver.attach(sr(), &config).await.is_ok()).await;
     eventually("all others have ended", async || host.left_behind() == 0).await;
@@ -87,7 +87,7 @@ async fn a_place_that_hangs_is_in_nobodys_way() {
     let hanging = Hanging::new().unwrap();
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[]), DEADLINE);
-    let driver = Arc::new(DirDriver::new(host.clone(), "/nonexistent".into()));
+    let driver = Arc::new(DirDriver::new("dir", host.clone(), "/nonexistent".into()));
     hanging.hang().unwrap();
     let dead = at(&hanging.place().join("sr"));
     let mut retries = JoinSet::new();
@@ -116,7 +116,7 @@ async fn a_place_that_hangs_is_in_nobodys_way() {
 async fn a_call_that_nobody_waits_for_has_its_deadline_too() {
     let hanging = Hanging::new().unwrap();
     let host = Host::new(again("storage_worker", &[]), DEADLINE);
-    let driver = DirDriver::new(host.clone(), hanging.place().join("sr"));
+    let driver = DirDriver::new("dir", host.clone(), hanging.place().join("sr"));
     driver.create(sr(), &Default::default()).await.unwrap();
     driver.attach(sr(), &Default::default()).await.unwrap();
     hanging.hang().unwrap();

@@ -25,7 +25,7 @@ const OURS: &str = "worker-that-is-killed";
 async fn one_that_is_killed_costs_the_calls_under_way_there() {
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[OURS]), DEADLINE);
-    let driver = Arc::new(DirDriver::new(host, "/nonexistent".into()));
+    let driver = Arc::new(DirDriver::new("dir", host, "/nonexistent".into()));
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
 
@@ -94,7 +94,7 @@ fn four(driver: &Arc<DirDriver>, turn: u8) -> Calls {
 
 async fn failure(helper_command: HelperCommand) -> SrError {
     let place = Place::new();
-    let driver = DirDriver::new(Host::new(helper_command, DEADLINE), place.path());
+    let driver = DirDriver::new("dir", Host::new(helper_command, DEADLINE), place.path());
     driver.create(sr(), &place.config()).await.unwrap_err()
 }
 
@@ -124,7 +124,7 @@ async fn it_ends_with_its_sr_and_with_whoever_started_it() {
     const NAME: &str = "worker-of-an-sr-that-goes";
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[NAME]), DEADLINE);
-    let driver = DirDriver::new(host, "/nonexistent".into());
+    let driver = DirDriver::new("dir", host, "/nonexistent".into());
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
     driver.scan(sr()).await.unwrap();
