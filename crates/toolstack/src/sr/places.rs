@@ -64,17 +64,19 @@ impl Places {
         Ok(worker)
     }
 
-    /// Sends a request about a place that is not attached.
+    /// Sends a request about a place that is not attached. Its worker stays for the attach.
     pub(super) async fn call_at(
         &self,
         sr: SrId,
         place: &Path,
         sr_request: SrRequest,
     ) -> Result<SrResponse, SrError> {
-        let response = self.other(place)?.call(sr, place, sr_request).await?;
-        // Without a call, the worker has no use.
+        self.other(place)?.call(sr, place, sr_request).await
+    }
+
+    /// Ends the worker of a place that is not attached.
+    pub(super) fn end(&self, place: &Path) {
         self.others().remove(place);
-        Ok(response)
     }
 
     /// Returns the place of an attached SR.

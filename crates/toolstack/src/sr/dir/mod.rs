@@ -103,7 +103,9 @@ impl SrDriver for DirDriver {
     fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
-            self.places.call_at(sr, &place, SrRequest::Destroy).await?.into_nothing()
+            self.places.call_at(sr, &place, SrRequest::Destroy).await?.into_nothing()?;
+            self.places.end(&place);
+            Ok(())
         })
     }
 
@@ -112,7 +114,9 @@ impl SrDriver for DirDriver {
             let place = self.place(config)?;
             // The call is about no particular SR.
             let nobody = SrId(Uuid::default());
-            self.places.call_at(nobody, &place, SrRequest::Probe).await?.into_srs()
+            let found = self.places.call_at(nobody, &place, SrRequest::Probe).await?.into_srs()?;
+            self.places.end(&place);
+            Ok(found)
         })
     }
 
