@@ -171,6 +171,19 @@ pub struct ImageSnapshotCall {
     pub format: ImageFormat,
 }
 
+/// Parameters of `image.resize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageResize {
+    /// Tree whose top image becomes larger. No program may write it meanwhile. Paths are absolute.
+    pub image: Backend,
+    /// New size of the disk in bytes. The new part reads as zeroes.
+    pub size: u64,
+    /// Longest time that the call takes, in seconds; 1 to 86,400, by default 30.
+    #[serde(default = "default_deadline")]
+    pub deadline_s: u32,
+}
+
 /// Result of `image.progress`: the running calls of `image.convert`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageProgressReply {
@@ -200,7 +213,7 @@ pub struct ImageBacking {
     pub format: Option<String>,
 }
 
-/// Result of `image.info`, `image.create`, `image.convert` and `image.snapshot`.
+/// Result of `image.info`, `image.create`, `image.convert`, `image.snapshot` and `image.resize`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInfo {
     /// Path of the image.

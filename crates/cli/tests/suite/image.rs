@@ -163,3 +163,39 @@ fn vhds_are_created_converted_checked_and_put_over_others() {
     let refused = image(dir.path(), "create d.raw 3M --format raw --fixed");
     assert!(stderr(&refused).contains("a fixed image is a VHD"), "{refused:?}");
 }
+
+#[test]
+fn disks_grow_with_zeroes_and_never_shrink() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = |words: &str| {
+        let output = image(dir.path(), words);
+        assert!(output.status.success(), "{words}: {output:?}");
+        stdout(&output)
+    };
+    let fails = |words: &str, says: &str| {
+        let output = image(dir.path(), words);
+        assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");
+        assert!(stderr(&output).contains(says), "{words}: {output:?}");
+    };
+    let mut content = vec![7; 3 << 20];
+    std::fs::write(dir.path().join("base.raw"), &content).unwrap();
+    let below = "--backing base.raw --backing-format raw";
+    for (name, create) in [("a.qcow2", format!("2M {below}")), ("b.vhd", "2M".to_owned())] {
+        let format = name.split_once('.').unwrap().1;
+        let has_below = format == "qcow2";
+        let below = if has_below { below } else { "" };
+        done(&format!("create {name} {create} --format {format}"));
+        let text = done(format!("resize {name} 4M --format {format} {below}").trim_end());
+        assert!(text.contains("4 MiB"), "{text}");
+        done(format!("convert {name} {name}.raw --format {format} --to raw {below}").trim_end());
+        content.fill(0);
+        content.resize(4 << 20, 0);
+        content[..2 << 20].fill(if has_below { 7 } else { 0 });
+        assert!(std::fs::read(dir.path().join(format!("{name}.raw"))).unwrap() == content);
+        fails(format!("resize {name} 3M --format {format} {below}").trim_end(), "cannot shrink");
+    }
+    assert!(done("resize base.raw 4M --format raw").contains("4 MiB"));
+    fails("resize base.raw 3M --format raw", "becomes larger");
+    fails("resize none.raw 3M --format raw", "No such file");
+    fails("resize base.raw 5M --format qcow2", "not a qcow2 image");
+}

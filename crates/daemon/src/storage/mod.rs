@@ -147,17 +147,6 @@ impl SrHandle {
         }
     }
 
-    /// Grows a volume.
-    pub(crate) async fn resize_volume(
-        &self,
-        (vdi, named): (VdiId, &Ref),
-        bytes: u64,
-    ) -> Result<Volume, ApiError> {
-        let resized = self.driver.resize_volume(self.id, vdi, bytes);
-        let resized = self.deadline("the resize of a disk", resized).await;
-        resized.map_err(|error| storage_failed(&error, &self.sr, Some(named)))
-    }
-
     async fn within<T>(
         &self,
         what: &str,

@@ -73,6 +73,7 @@ pub(crate) fn answer(
             | Call::ImageCreate(_)
             | Call::ImageConvert(_)
             | Call::ImageSnapshot(_)
+            | Call::ImageResize(_)
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
@@ -199,6 +200,7 @@ fn carry_out(
         | Call::ImageCreate(_)
         | Call::ImageConvert(_)
         | Call::ImageSnapshot(_)
+        | Call::ImageResize(_)
         | Call::ImageProgress
         | Call::StorageCalibrate(_)
         | Call::StorageProfile(_)

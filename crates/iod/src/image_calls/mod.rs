@@ -1,5 +1,5 @@
 //! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`,
-//! `image.convert`, `image.snapshot`, `image.progress`.
+//! `image.convert`, `image.snapshot`, `image.resize`, `image.progress`.
 //!
 //! Each call runs on a thread of its own, because its storage may hang.
 
@@ -9,6 +9,7 @@ mod new_file;
 mod open_file;
 mod qcow2;
 mod raw;
+mod resize;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -142,6 +143,10 @@ impl ImageCalls {
             Call::ImageSnapshot(call) => {
                 self.threads.run(CREATE_DEADLINE_S, caller, move |stop| snapshot(&call, stop))
             }
+            Call::ImageResize(call) => self.threads.run(call.deadline_s, caller, move |stop| {
+                let (path, format) = resize::resize(&call, stop)?;
+                new_info(&path, format, stop)
+            }),
             Call::ImageProgress => serde_json::to_value(self.progress()).map_err(failed),
             // The dispatcher sends no other call here.
             _ => Ok(Value::Null),

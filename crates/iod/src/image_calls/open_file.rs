@@ -50,6 +50,15 @@ impl<I> OpenFile<I> {
         let image = run_now(open(PlainFile::new(own))).map_err(ImageCallError::image(path))?;
         Ok(Self { image, file, _lock: lock })
     }
+
+    /// Runs work on the image.
+    pub(super) fn run<T>(
+        &mut self,
+        path: &Path,
+        work: impl AsyncFnOnce(&mut I) -> Result<T, ImageError>,
+    ) -> Result<T, ImageCallError> {
+        run_now(work(&mut self.image)).map_err(ImageCallError::image(path))
+    }
 }
 
 pub(super) fn check_report(report: CheckReport) -> ImageCheckReport {

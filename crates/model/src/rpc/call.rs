@@ -11,12 +11,12 @@ use super::{
 use crate::calibration::{Calibrate, ProfileQuery};
 use crate::export::ExportSpec;
 use crate::image::{
-    ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageSnapshotCall,
+    ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageResize, ImageSnapshotCall,
     MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
-use crate::spec::{DiskSpec, FileRef};
+use crate::spec::{Backend, DiskSpec, FileRef};
 
 /// A call with checked parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +77,8 @@ pub enum Call {
     ImageConvert(ImageConvert),
     /// `image.snapshot`: create an image over one that no program writes.
     ImageSnapshot(ImageSnapshotCall),
+    /// `image.resize`: make the disk of an image larger.
+    ImageResize(ImageResize),
     /// `image.progress`: report how far the running conversions are.
     ImageProgress,
     /// `storage.calibrate`: measure a storage.
@@ -99,7 +101,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 36] = [
+pub const METHODS: [&str; 37] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -127,6 +129,7 @@ pub const METHODS: [&str; 36] = [
     "image.create",
     "image.convert",
     "image.snapshot",
+    "image.resize",
     "image.progress",
     "storage.calibrate",
     "storage.profile",
@@ -272,10 +275,7 @@ impl Call {
             "image.convert" => {
                 let convert: ImageConvert = typed(params)?;
                 check_image(&convert.path, convert.deadline_s)?;
-                let paths = convert.source.files().map(FileRef::path);
-                if paths.into_iter().any(|path| path.is_none_or(|path| !path.is_absolute())) {
-                    return Err(invalid("the files of source must be absolute paths".into()));
-                }
+                check_files(&convert.source)?;
                 Ok(Self::ImageConvert(convert))
             }
             "image.snapshot" => {
@@ -283,6 +283,14 @@ impl Call {
                 check_image(&snapshot.path, 1)?;
                 check_image(&snapshot.base, 1)?;
                 Ok(Self::ImageSnapshot(snapshot))
+            }
+            "image.resize" => {
+                let resize: ImageResize = typed(params)?;
+                let top = resize.image.image().and_then(|(top, _)| top.path());
+                let none = || invalid("image must be a file, or a qcow2 or VHD tree".into());
+                check_image(top.ok_or_else(none)?, resize.deadline_s)?;
+                check_files(&resize.image)?;
+                Ok(Self::ImageResize(resize))
             }
             "image.progress" => Ok(Self::ImageProgress),
             other => Err(unknown(other)),
@@ -308,6 +316,15 @@ fn check_image(path: &Path, deadline_s: u32) -> Result<(), RpcError> {
     }
     if !(1..=MAX_IMAGE_DEADLINE_S).contains(&deadline_s) {
         return Err(invalid(format!("deadline_s must be 1 to {MAX_IMAGE_DEADLINE_S}")));
+    }
+    Ok(())
+}
+
+/// Checks that a tree of images names files, by absolute paths.
+fn check_files(tree: &Backend) -> Result<(), RpcError> {
+    let paths = tree.files().map(FileRef::path);
+    if paths.into_iter().any(|path| path.is_none_or(|path| !path.is_absolute())) {
+        return Err(invalid("the files of the tree must be absolute paths".into()));
     }
     Ok(())
 }

@@ -210,6 +210,12 @@ impl Machines {
         taken.turn.is_some().then_some(taken)
     }
 
+    /// Waits until no other call for this volume runs, and locks it. Machines may use it.
+    pub async fn wait_for_volume(&self, vdi: VdiId) -> VolumeLock<'_> {
+        let turn = Some(self.volumes.lock_storage_calls(vdi).await);
+        VolumeLock { machines: self, vdi, turn }
+    }
+
     /// Detaches volumes of an SR of type `kind` that are attached but used by no machine. A daemon
     /// may have ended between two calls.
     ///

@@ -9,16 +9,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId, VdiId};
-use model::image::{ImageConvert, ImageFormat, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S};
+use model::image::{
+    DEFAULT_IMAGE_DEADLINE_S, ImageConvert, ImageFormat, ImageResize, ImageSnapshotCall,
+    MAX_IMAGE_DEADLINE_S,
+};
 use model::report::DiskStats;
 use model::rpc::SnapshotDisk;
 use model::spec::FileRef;
 use model::sr::SrFeature;
 use model::vdi::automaton::{Access, VolumeState};
-use tokio::sync::OwnedMutexGuard;
 
 use super::step_runner::missing;
-use super::{Machines, StepError};
+use super::{Machines, StepError, VolumeLock};
 use crate::ringway_io::Datapath;
 use crate::sr::{Layer, SnapshotOf, SrDriver, SrError, Volume};
 
@@ -140,6 +142,33 @@ impl Machines {
         Ok(to.driver.settle_layer(to.sr, copy, None).await?)
     }
 
+    /// Grows a locked volume to this size in bytes, also while a guest writes it. The guest's device
+    /// does not know the size yet.
+    ///
+    /// # Errors
+    /// The volume may be larger then, which a repeated call notices.
+    pub async fn resize_volume(
+        &self,
+        (sr, kind): (SrId, &str),
+        lock: &VolumeLock<'_>,
+        bytes: u64,
+    ) -> Result<Volume, StepError> {
+        let place = self.place((sr, kind), SrFeature::VdiResize).await?;
+        let vdi = lock.vdi;
+        if let Some(image) = place.driver.prepare_resize(sr, vdi, bytes).await? {
+            let served = self.served_disks(&place, [vdi].into_iter()).await?;
+            match served.get(&vdi) {
+                Some(disk) => drop(place.datapath.resize(&disk.id, Some(bytes)).await?),
+                None => {
+                    let deadline_s = DEFAULT_IMAGE_DEADLINE_S;
+                    let resize = ImageResize { image, size: bytes, deadline_s };
+                    place.datapath.resize_image(&resize).await?;
+                }
+            }
+        }
+        Ok(place.driver.resize_volume(sr, vdi, bytes).await?)
+    }
+
     /// Returns an SR of a type that has this feature.
     async fn place(
         &self,
@@ -156,14 +185,13 @@ impl Machines {
 
     /// Locks volumes against other storage calls. In order, so that two callers never wait for each
     /// other.
-    async fn lock_all(&self, vdis: impl IntoIterator<Item = VdiId>) -> Vec<StorageTurn<'_>> {
+    async fn lock_all(&self, vdis: impl IntoIterator<Item = VdiId>) -> Vec<VolumeLock<'_>> {
         let mut vdis: Vec<_> = vdis.into_iter().collect();
         vdis.sort();
         vdis.dedup();
         let mut turns = Vec::new();
         for vdi in vdis {
-            let turn = Some(self.volumes.lock_storage_calls(vdi).await);
-            turns.push(StorageTurn { machines: self, vdi, turn });
+            turns.push(self.wait_for_volume(vdi).await);
         }
         turns
     }
@@ -248,20 +276,6 @@ impl Machines {
             }
             None => Ok(served),
         }
-    }
-}
-
-/// Lock of a volume's storage calls, which removes an unused entry when it is dropped.
-struct StorageTurn<'a> {
-    machines: &'a Machines,
-    vdi: VdiId,
-    turn: Option<OwnedMutexGuard<()>>,
-}
-
-impl Drop for StorageTurn<'_> {
-    fn drop(&mut self) {
-        drop(self.turn.take());
-        self.machines.volumes.tidy(self.vdi);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::image::{ImageConvert, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
@@ -22,8 +22,18 @@ pub trait Datapath: fmt::Debug + Send + Sync {
     fn deactivate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Removes the disk and its socket.
     fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// Applies a grown size of the backend. Returns the size in bytes.
-    fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>>;
+    /// Grows a disk to this size in bytes, or applies the size to which its storage has grown.
+    /// Returns the size in bytes.
+    fn resize<'a>(
+        &'a self,
+        id: &'a str,
+        bytes: Option<u64>,
+    ) -> BoxFuture<'a, Result<u64, DatapathError>>;
+    /// Grows an image that no program writes.
+    fn resize_image<'a>(
+        &'a self,
+        resize: &'a ImageResize,
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Puts a new image over each of these disks, all at one instant.
     fn snapshot<'a>(
         &'a self,

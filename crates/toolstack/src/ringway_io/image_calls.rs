@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::image::{
     DEFAULT_IMAGE_DEADLINE_S, ImageCheck, ImageCheckReport, ImageConvert, ImageCreate, ImageInfo,
-    ImageMap, ImageMapReply, ImageProgressReply, ImageQuery, ImageSnapshotCall,
+    ImageMap, ImageMapReply, ImageProgressReply, ImageQuery, ImageResize, ImageSnapshotCall,
 };
 use serde_json::json;
 
@@ -74,6 +74,14 @@ impl RpcConnection {
         snapshot: &ImageSnapshotCall,
     ) -> Result<ImageInfo, DatapathError> {
         self.typed("image.snapshot", json!(snapshot), wait(DEFAULT_IMAGE_DEADLINE_S)).await
+    }
+
+    /// Calls `image.resize`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_resize(&mut self, resize: &ImageResize) -> Result<ImageInfo, DatapathError> {
+        self.typed("image.resize", json!(resize), wait(resize.deadline_s)).await
     }
 
     /// Calls `image.progress`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
-use model::image::{ImageConvert, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
@@ -176,7 +176,19 @@ impl Datapath for SimPath {
         }))
     }
 
-    fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>> {
+    fn resize_image<'a>(
+        &'a self,
+        _resize: &'a ImageResize,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        // A simulated volume has no image.
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn resize<'a>(
+        &'a self,
+        id: &'a str,
+        _bytes: Option<u64>,
+    ) -> BoxFuture<'a, Result<u64, DatapathError>> {
         Box::pin(async move {
             let vdi = self.about(id, |disk| disk.vdi).await?;
             let volume = self.sim.state().volumes.get(&(self.sr, vdi)).copied();

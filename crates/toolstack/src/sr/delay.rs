@@ -157,6 +157,15 @@ impl SrDriver for DelayedDriver {
         self.inner.destroy_volume(sr, vdi)
     }
 
+    fn prepare_resize(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Option<Backend>, SrError>> {
+        self.inner.prepare_resize(sr, vdi, bytes)
+    }
+
     fn resize_volume(
         &self,
         sr: SrId,

@@ -162,6 +162,16 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
     /// Removes a volume.
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
+    /// Checks that a volume can grow to this size in bytes. Returns its images if the caller, or a
+    /// datapath, makes the top image larger before [`SrDriver::resize_volume`].
+    fn prepare_resize(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+    ) -> BoxFuture<'_, Result<Option<Backend>, SrError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// Grows a volume to this size in bytes.
     fn resize_volume(
         &self,

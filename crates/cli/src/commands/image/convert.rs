@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use model::image::{ImageConvert, ImageFormat};
-use model::image_arg::ImageArg;
 use serde_json::json;
 use toolstack::ringway_io::RpcConnection;
 
-use super::{Target, absolute, deadline, print, text};
+use super::{Below, Target, absolute, deadline, print, text};
 
 /// Interval between two reports of the progress.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -34,12 +33,8 @@ pub(super) struct Convert {
     /// Format of the new image
     #[arg(long, value_name = "qcow2|vhd|raw")]
     to: ImageFormat,
-    /// Image that has what the source does not have; repeated for the next image below
-    #[arg(long, value_name = "PATH", requires = "backing_format")]
-    backing: Vec<PathBuf>,
-    /// Format of the backing
-    #[arg(long, value_name = "qcow2|vhd|raw", requires = "backing")]
-    backing_format: Vec<ImageFormat>,
+    #[command(flatten)]
+    below: Below,
     /// Longest time, for example 90s or 1h
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = deadline)]
     timeout: u32,
@@ -51,16 +46,9 @@ impl Convert {
         connection: &mut RpcConnection,
         control: &Path,
     ) -> anyhow::Result<ExitCode> {
-        let Self { source, new, to, backing, backing_format, timeout: deadline_s } = self;
-        let image = ImageArg {
-            file: absolute(&source.path)?,
-            format: Some(source.format),
-            backing: backing.iter().map(|path| absolute(path)).collect::<Result<_, _>>()?,
-            backing_format,
-        };
-        let path = absolute(&new)?;
-        let params =
-            ImageConvert { source: image.backend()?, path: path.clone(), format: to, deadline_s };
+        let Self { source, new, to, below, timeout: deadline_s } = self;
+        let (tree, path) = (below.tree(&source)?, absolute(&new)?);
+        let params = ImageConvert { source: tree, path: path.clone(), format: to, deadline_s };
         let converted = if stderr().is_terminal() {
             let mut reports = RpcConnection::connect(control).await?;
             tokio::select! {

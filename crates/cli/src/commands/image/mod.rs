@@ -13,10 +13,12 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use model::image::{
     DEFAULT_IMAGE_DEADLINE_S, ImageBacking, ImageCheck, ImageCreate, ImageFormat, ImageInfo,
-    ImageMap, ImageMapReply, ImageQuery, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+    ImageMap, ImageMapReply, ImageQuery, ImageResize, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S,
+    MAX_MAP_EXTENTS,
 };
+use model::image_arg::ImageArg;
 use model::machine::parse_timeout;
-use model::spec::{SpecError, parse_size};
+use model::spec::{Backend, SpecError, parse_size};
 use serde_json::{Value, json};
 use toolstack::ringway_io::RpcConnection;
 
@@ -37,6 +39,7 @@ const ERRORS: u8 = 4;
   ringway image convert /img/a.qcow2 /img/c.raw --format qcow2 --to raw
   ringway image convert /img/e.vhd /img/e.qcow2 --format vhd --to qcow2
   ringway image snapshot /img/a.qcow2 /img/d.qcow2 --format qcow2
+  ringway image resize /img/a.qcow2 40G --format qcow2
 
 The format is always stated and never guessed: a guest can write the header of another format into
 a raw image. The work is done by a ringway-io that the command starts and ends, or by the one at
@@ -64,6 +67,8 @@ enum Action {
     Convert(convert::Convert),
     /// Create an image over one that no VM uses
     Snapshot(Snapshot),
+    /// Make the disk of an image larger that no VM uses
+    Resize(Resize),
 }
 
 /// Image, and how to print the result.
@@ -77,6 +82,31 @@ struct Target {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Images below another one.
+#[derive(Debug, Args)]
+struct Below {
+    /// Image that has what the image does not have; repeated for the next image below
+    #[arg(long, value_name = "PATH", requires = "backing_format")]
+    backing: Vec<PathBuf>,
+    /// Format of the backing
+    #[arg(long, value_name = "qcow2|vhd|raw", requires = "backing")]
+    backing_format: Vec<ImageFormat>,
+}
+
+impl Below {
+    /// Returns the tree of an image over these.
+    fn tree(self, top: &Target) -> anyhow::Result<Backend> {
+        let Self { backing, backing_format } = self;
+        let image = ImageArg {
+            file: absolute(&top.path)?,
+            format: Some(top.format),
+            backing: backing.iter().map(|path| absolute(path)).collect::<Result<_, _>>()?,
+            backing_format,
+        };
+        Ok(image.backend()?)
+    }
 }
 
 /// Options of `ringway image info`.
@@ -167,6 +197,25 @@ struct Snapshot {
     to: ImageFormat,
 }
 
+/// Options of `ringway image resize`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway image resize /img/a.qcow2 40G --format qcow2
+  ringway image resize /img/b.qcow2 40G --format qcow2 \\
+      --backing /img/base.raw --backing-format raw
+
+The new part reads as zeroes, also where the image below is longer. A disk never becomes smaller.
+For a disk that a VM uses, call disk.resize (ringway io).")]
+struct Resize {
+    #[command(flatten)]
+    target: Target,
+    /// New size of the disk, for example 40G
+    #[arg(value_name = "SIZE", value_parser = parse_size)]
+    size: u64,
+    #[command(flatten)]
+    below: Below,
+}
+
 /// Parses the deadline of a call in seconds.
 fn deadline(text: &str) -> Result<u32, SpecError> {
     let seconds = parse_timeout(text)?.as_secs();
@@ -204,6 +253,7 @@ impl Action {
             Self::Create(create) => run_create(create, connection).await,
             Self::Convert(convert) => convert.run(connection, control).await,
             Self::Snapshot(snapshot) => run_snapshot(snapshot, connection).await,
+            Self::Resize(resize) => run_resize(resize, connection).await,
         }
     }
 }
@@ -263,6 +313,14 @@ async fn run_snapshot(
     let params = ImageSnapshotCall { base, base_format: format, path, format: to };
     let info = connection.image_snapshot(&params).await?;
     print(json.then(|| json!(info)), || text::info(&info))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_resize(resize: Resize, connection: &mut RpcConnection) -> anyhow::Result<ExitCode> {
+    let Resize { target, size, below } = resize;
+    let (image, deadline_s) = (below.tree(&target)?, DEFAULT_IMAGE_DEADLINE_S);
+    let info = connection.image_resize(&ImageResize { image, size, deadline_s }).await?;
+    print(target.json.then(|| json!(info)), || text::info(&info))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -46,15 +46,20 @@ fn op_of(view: &View<'_>, disk: &Ref) -> Result<VdiOp, ApiError> {
 async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     let wanted = sized(args.int("size"))?;
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
-    let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
+    let (_, (sr, kind)) = ctx.read(|view| super::snapshot::placed(ctx, view, &disk.place))?;
     let under_way = begin(ctx, &disk, op, Some(SrOp::VdiResize)).await?;
-    let taken = if op == VdiOp::Resize { Some(taken(ctx, &disk, op)?) } else { None };
+    let lock = match op {
+        VdiOp::Resize => taken(ctx, &disk, op)?,
+        _ => ctx.app.machines.wait_for_volume(disk.id).await,
+    };
     let now = ctx.read(|view| bytes(view, &disk.disk, vdi::Field::virtual_size))?;
     if wanted < now {
         let why = format!("a disk of {now} bytes is not made smaller: its end would be lost");
         return Err(codes::value_not_supported("size", wanted.to_string(), why));
     }
-    let volume = storage.resize_volume((disk.id, &disk.disk), wanted).await?;
+    let grown = ctx.app.machines.resize_volume((sr, &kind), &lock, wanted).await;
+    let volume = grown.map_err(|error| super::snapshot::refused(ctx, Some(&&disk), op, error))?;
+    drop(lock);
     // The VDI is larger now, even if a guest cannot be notified.
     ctx.app.db.write_observed(|tx| resized(tx, &disk, &volume))?;
     let users = ctx.read(|view| users(view, &disk))?;
@@ -67,7 +72,7 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
             }
         }
     }
-    drop((taken, under_way));
+    drop(under_way);
     Ok(nothing())
 }
 
@@ -104,6 +109,6 @@ async fn resize_device(ctx: &Ctx, user: &User) -> Result<(), OpError> {
 async fn resize_both(ctx: &Ctx, user: &User) -> Result<(), StepError> {
     let drivers = &ctx.app.drivers;
     let datapath = drivers.io.of(user.sr).await?;
-    let bytes = datapath.resize(&user.vbd.to_string()).await?;
+    let bytes = datapath.resize(&user.vbd.to_string(), None).await?;
     Ok(drivers.hv.resized(user.vm, user.vbd, bytes).await?)
 }

@@ -27,6 +27,7 @@ fn a_guest_goes_on_after_snapshots_and_comes_back_to_them() {
     datapath_dies(&mut world, &machine, &mut shell);
     daemon_dies(&mut world, &machine, &mut shell);
     clone_is_plugged(&mut world, &machine, &first, &mut shell);
+    disk_grows(&mut world, &machine, &mut shell);
 
     world.call("VM.revert", &of(&first));
     assert_eq!(world.power(&machine), "Halted");
@@ -38,6 +39,7 @@ fn a_guest_goes_on_after_snapshots_and_comes_back_to_them() {
     machine.write(&mut shell, BLOCK, "third");
     drop(shell);
     world.call("VM.hard_shutdown", &of(&machine.reference));
+    halted_disk_grows(&mut world, &machine);
     nothing_is_left(&mut world, &machine);
 }
 
@@ -83,6 +85,38 @@ fn daemon_dies(world: &mut World, machine: &Machine, shell: &mut Shell) {
     assert!(record.flag("is_a_snapshot") && record.flag("read_only"));
     assert_eq!(record.text("snapshot_of"), machine.disk);
     world.call("VDI.destroy", &of(&second));
+}
+
+/// A disk in layers grows while the guest runs. The snapshot keeps its size.
+fn disk_grows(world: &mut World, machine: &Machine, shell: &mut Shell) {
+    let size = |world: &mut World| world.record("VDI", &machine.disk).int("virtual_size");
+    let before = size(world);
+    world.call("VDI.resize_online", &with(&machine.disk, [Value::Int(2 * before)]));
+    assert_eq!(size(world), 2 * before);
+    let sectors =
+        format!("until [ $(cat /sys/block/vda/size) = {} ]; do sleep 0.1; done", before / 256);
+    shell.run(&sectors, PATIENCE).unwrap();
+    let last = u64::try_from(before / 256 - 1).unwrap();
+    machine.write(shell, last, "end");
+    assert_eq!(machine.read(shell, last), "end");
+    assert_eq!(machine.read(shell, BLOCK), "changed");
+}
+
+/// A disk in layers grows while no machine has it.
+fn halted_disk_grows(world: &mut World, machine: &Machine) {
+    let (_, disk) = disks(world, &machine.reference).remove(0);
+    let before = world.record("VDI", &disk).int("virtual_size");
+    world.call("VDI.resize", &with(&disk, [Value::Int(2 * before)]));
+    // A repeated call finds the size.
+    world.call("VDI.resize", &with(&disk, [Value::Int(2 * before)]));
+    assert_eq!(world.record("VDI", &disk).int("virtual_size"), 2 * before);
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(machine);
+    assert_eq!(machine.read(&mut shell, BLOCK), "third");
+    let size = shell.run("cat /sys/block/vda/size", PATIENCE).unwrap();
+    assert_eq!(size.trim(), (before / 256).to_string());
+    drop(shell);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
 }
 
 /// The guest gets a clone of the snapshot's disk beside its own.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use model::image::{ImageConvert, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
 use model::report::Stats;
-use model::rpc::{DiskReply, SnapshotDisk, code};
+use model::rpc::{DiskReply, Resize, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, PollSpec};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -95,8 +95,9 @@ impl SrDatapath {
         gone_is_done(outcome, code::NO_SUCH_DISK)
     }
 
-    async fn resize(&self, id: &str) -> Result<u64, DatapathError> {
-        let reply = self.rpc_client.step(id, ("disk.resize", json!({ "id": id })), |_| ()).await?;
+    async fn resize(&self, id: &str, size: Option<u64>) -> Result<u64, DatapathError> {
+        let resize = json!(Resize { id: id.into(), size });
+        let reply = self.rpc_client.step(id, ("disk.resize", resize), |_| ()).await?;
         let reply: DiskReply = typed("disk.resize", reply)?;
         Ok(reply.geometry.size_bytes)
     }
@@ -120,6 +121,11 @@ impl SrDatapath {
 
     async fn create_layer(&self, layer: ImageSnapshotCall) -> Result<(), DatapathError> {
         let rpc_call = RpcCall::of_all("image.snapshot", json!(layer));
+        self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
+    }
+
+    async fn resize_image(&self, resize: ImageResize) -> Result<(), DatapathError> {
+        let rpc_call = RpcCall::of_all("image.resize", json!(resize));
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
     }
 
@@ -219,9 +225,21 @@ impl Datapath for SrDatapath {
         task(async move { this.detach(&id).await })
     }
 
-    fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>> {
+    fn resize<'a>(
+        &'a self,
+        id: &'a str,
+        bytes: Option<u64>,
+    ) -> BoxFuture<'a, Result<u64, DatapathError>> {
         let (this, id) = (self.clone(), id.to_owned());
-        task(async move { this.resize(&id).await })
+        task(async move { this.resize(&id, bytes).await })
+    }
+
+    fn resize_image<'a>(
+        &'a self,
+        resize: &'a ImageResize,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, resize) = (self.clone(), resize.clone());
+        task(async move { this.resize_image(resize).await })
     }
 
     fn snapshot<'a>(

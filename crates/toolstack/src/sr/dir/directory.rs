@@ -2,7 +2,7 @@
 //! the daemon.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use model::calibration::PROFILE_FILE;
 use model::id::{SrId, VdiId};
 use model::spec::MAX_DISK_BYTES;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, fstatvfs, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstatvfs, statat};
 use rustix::io::Errno;
 
 use super::files::NEW;
@@ -29,7 +29,7 @@ const UNIT_BYTES: u64 = 4096;
 /// write to it.
 const LEAST_FREE_BYTES: u64 = 1 << 20;
 /// Configuration key that errors about sizes name.
-const SIZE: &str = "virtual_size";
+pub(super) const SIZE: &str = "virtual_size";
 
 /// Open directory of an SR.
 #[derive(Debug)]
@@ -225,38 +225,6 @@ impl<'a> SrDirectory<'a> {
         self.settle()
     }
 
-    /// Grows a volume.
-    ///
-    /// # Errors
-    /// It does not exist, it is larger, the size is invalid, or the space does not suffice.
-    pub(crate) fn resize_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, SrError> {
-        let (name, bytes) = (name(vdi), whole_units(bytes)?);
-        if self.record(vdi)?.is_some() {
-            let why = "a disk with snapshots, or a clone, keeps its size: copy it (vdi-copy), and \
-                       resize the copy";
-            return Err(SrError::Config { key: SIZE.into(), why: why.into() });
-        }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&self.fd, &name, flags, Mode::empty()) {
-            Ok(fd) => File::from(fd),
-            Err(Errno::NOENT) => return Err(SrError::NoVolume(vdi)),
-            Err(error) => return Err(self.os("open", &name, error)),
-        };
-        let stat = fstat(&file).map_err(|error| self.os("look at", &name, error))?;
-        let found = volume(vdi, &stat).ok_or(SrError::NoVolume(vdi))?;
-        let has = found.virtual_bytes;
-        if bytes < has {
-            let why = format!("a volume of {has} bytes does not shrink to {bytes}");
-            return Err(SrError::Config { key: SIZE.into(), why });
-        }
-        if bytes > has {
-            self.check_room(bytes - has)?;
-            let grown = file.set_len(bytes).and_then(|()| file.sync_all());
-            grown.map_err(|error| self.failed("grow", &name, bytes - has, error))?;
-        }
-        self.volume(vdi)
-    }
-
     /// Checks that a volume of this size in bytes can be begun.
     ///
     /// # Errors
@@ -320,7 +288,7 @@ pub(super) fn name(vdi: VdiId) -> String {
     ImageName::raw(vdi.0).to_string()
 }
 
-fn whole_units(bytes: u64) -> Result<u64, SrError> {
+pub(super) fn whole_units(bytes: u64) -> Result<u64, SrError> {
     let whole = bytes.checked_next_multiple_of(UNIT_BYTES);
     whole.filter(|whole| (1..=MAX_DISK_BYTES).contains(whole)).ok_or_else(|| SrError::Config {
         key: SIZE.into(),

@@ -17,6 +17,7 @@ mod directory;
 mod files;
 mod marker;
 mod record;
+mod resize;
 mod storage_blocks;
 #[cfg(test)]
 mod tests;
@@ -153,6 +154,20 @@ impl SrDriver for DirDriver {
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         let sr_request = SrRequest::DestroyVolume { vdi: vdi.0 };
         Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
+    }
+
+    fn prepare_resize(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Option<Backend>, SrError>> {
+        let sr_request = SrRequest::PrepareResize { vdi: vdi.0, bytes };
+        Box::pin(async move {
+            let Attached { place, worker } = self.places.of(sr)?;
+            let images = worker.call(sr, &place, sr_request).await?.into_images()?;
+            if images.is_empty() { Ok(None) } else { backend(&place, &images).map(Some) }
+        })
     }
 
     fn resize_volume(

@@ -71,7 +71,7 @@ impl SrDirectory<'_> {
             .collect()
     }
 
-    fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
+    pub(super) fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
         if let Some(marker) = self.marker()?.and_then(Marker::with_records) {
             let text = marker.text();
             let bytes = text.len().try_into().unwrap_or_default();
@@ -101,7 +101,7 @@ impl SrDirectory<'_> {
         Ok(record.images.iter().map(ToString::to_string).collect())
     }
 
-    fn known(&self, vdi: VdiId) -> Result<Record, SrError> {
+    pub(super) fn known(&self, vdi: VdiId) -> Result<Record, SrError> {
         match self.record(vdi)? {
             Some(record) => Ok(record),
             None => {

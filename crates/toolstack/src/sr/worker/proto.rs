@@ -60,6 +60,12 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
+    /// Check that a volume can grow.
+    PrepareResize {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+    },
     /// Grow a volume.
     ResizeVolume {
         #[serde(with = "text")]
@@ -117,6 +123,7 @@ impl fmt::Display for SrRequest {
             Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
             Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
+            Self::PrepareResize { vdi, .. } => write!(f, "prepare the growth of volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
             Self::FindVolume { vdi } => write!(f, "find volume {vdi}"),
             Self::CheckRoom { .. } => write!(f, "look for free space"),

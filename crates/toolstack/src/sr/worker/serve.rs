@@ -93,6 +93,9 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
         SrRequest::DestroyVolume { vdi } => {
             open()?.destroy_volume(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
+        SrRequest::PrepareResize { vdi, bytes } => {
+            open()?.prepare_resize(VdiId(*vdi), *bytes).map(SrResponse::Images)
+        }
         SrRequest::ResizeVolume { vdi, bytes } => open()?
             .resize_volume(VdiId(*vdi), *bytes)
             .map(|volume| SrResponse::Volume(volume.into())),

@@ -53,7 +53,7 @@ async fn a_disk_from_attach_to_detach() {
     assert_eq!(disk(&io, "d").await.unwrap().poll, PollMode::Auto);
     let image = spec.backend.files().next().and_then(FileRef::path).unwrap();
     std::fs::File::options().write(true).open(image).unwrap().set_len(3 << 20).unwrap();
-    assert_eq!(io.resize("d").await.unwrap(), 3 << 20);
+    assert_eq!(io.resize("d", None).await.unwrap(), 3 << 20);
 
     for _ in 0..2 {
         io.deactivate("d").await.unwrap();

@@ -35,7 +35,7 @@ async fn calls_survive_the_death_of_whoever_serves() {
                 done();
                 io.caps(id, &Caps { iops: Some(9), ..Caps::default() }).await.unwrap();
                 done();
-                assert_eq!(io.resize(id).await.unwrap(), 1 << 20);
+                assert_eq!(io.resize(id, None).await.unwrap(), 1 << 20);
                 done();
                 io.deactivate(id).await.unwrap();
                 done();

@@ -44,8 +44,13 @@ fn a_snapshot_has_the_images_below_the_new_top() {
     let sizes: Vec<_> =
         open(&dir).volumes().unwrap().iter().map(|volume| volume.virtual_bytes).collect();
     assert_eq!(sizes, [8192; 3]);
-    let error = open(&dir).resize_volume(vdi(1), 16384).unwrap_err();
-    assert!(refuses(&error, "virtual_size", "vdi-copy"), "{error}");
+    assert_eq!(open(&dir).prepare_resize(vdi(1), 16384).unwrap(), images(&dir, 1));
+    assert_eq!(open(&dir).resize_volume(vdi(1), 16384).unwrap().virtual_bytes, 16384);
+    assert_eq!(open(&dir).volume(vdi(4)).unwrap().virtual_bytes, 8192);
+    for (volume, bytes, why) in [(1, 8192, "shrink"), (4, 16384, "never written")] {
+        let error = open(&dir).resize_volume(vdi(volume), bytes).unwrap_err();
+        assert!(refuses(&error, "virtual_size", why), "{error}");
+    }
     let error = open(&dir).prepare_layer(vdi(2), vdi(6).0, None).unwrap_err();
     assert!(refuses(&error, "snapshot", "never written"), "{error}");
 }
