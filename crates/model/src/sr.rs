@@ -186,6 +186,7 @@ fn is_served(op: SrOp) -> bool {
             | SrOp::VdiResize
             | SrOp::VdiClone
             | SrOp::VdiSnapshot
+            | SrOp::VdiSetOnBoot
             | SrOp::PbdCreate
             | SrOp::PbdDestroy
     )
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_shown_in_each_state() {
         let here = "scan plug unplug update vdi_create vdi_introduce vdi_destroy vdi_resize \
-                    vdi_clone vdi_snapshot pbd_create";
+                    vdi_clone vdi_snapshot vdi_set_on_boot pbd_create";
         assert_eq!(names(&attached()), here);
         let full = SrFacts { has_vdi: true, ..attached() };
         assert_eq!(names(&full), here);
@@ -267,6 +268,7 @@ mod tests {
             SrOp::VdiResize,
             SrOp::VdiClone,
             SrOp::VdiSnapshot,
+            SrOp::VdiSetOnBoot,
         ];
         let sr = attached();
         for op in allowed(&sr) {

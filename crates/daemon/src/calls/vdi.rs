@@ -1,6 +1,7 @@
 //! Messages of class `VDI`.
 
 mod create;
+mod on_boot;
 mod resize;
 mod snapshot;
 
@@ -49,7 +50,7 @@ pub(super) const CALLS: super::Calls = &[
         "VDI.set_allow_caching",
         Handler::Short(|ctx, args| set(ctx, args, vdi::Field::allow_caching)),
     ),
-    ("VDI.set_on_boot", Handler::Short(set_on_boot)),
+    ("VDI.set_on_boot", gated!(may_begin, on_boot::set, VdiOp::SetOnBoot)),
 ];
 
 pub(super) const HOOKS: &[Hook] = &[
@@ -68,15 +69,6 @@ fn at_rest(_: &Ctx, tx: &mut crate::db::Tx<'_>, disk: &Ref) -> Result<(), ApiErr
         return Err(codes::vdi_in_use(disk.as_str(), "update"));
     }
     Ok(())
-}
-
-/// Sets `on_boot`. Only `persist` is supported.
-fn set_on_boot(ctx: &Ctx, args: &Args) -> CallResult {
-    if args.text("value") != "persist" {
-        let place = ctx.read(|view| reference(view, &args.object(), vdi::Field::SR))?;
-        return Err(codes::sr_operation_not_supported(place.as_str()));
-    }
-    generic::set(ctx, args, vdi::Field::on_boot)
 }
 
 /// Checks whether the operation may begin, before a task exists.

@@ -50,7 +50,8 @@ fn on(view: &View<'_>, verb: StepAction) -> On {
     let coming = |(class, device)| On::Coming(class, device);
     let going = |(class, device)| On::Going(class, device);
     match verb {
-        StepAction::VbdAttach(vbd, _)
+        StepAction::VbdReset(vbd)
+        | StepAction::VbdAttach(vbd, _)
         | StepAction::VbdActivate(vbd)
         | StepAction::VbdPlug(vbd)
         | StepAction::VbdInsert(vbd) => coming(disk(&vbd)),

@@ -20,8 +20,8 @@ use crate::db::{Ref, View};
 
 pub use sr::{sr, used_disk};
 pub use vbd::{vbd, vbd_with};
-pub(crate) use vdi::access;
 pub use vdi::vdi;
+pub(crate) use vdi::{RESET, access, resets};
 pub use vif::vif;
 pub use vm::vm;
 

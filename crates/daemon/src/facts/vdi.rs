@@ -10,6 +10,9 @@ use xenapi::table::vdi::Field;
 use super::{class, flag, is_attached, lacks, operations, power, reference, references, text};
 use crate::db::{Ref, View};
 
+/// Value of `VDI.on_boot`.
+pub(crate) const RESET: &str = "reset";
+
 /// Returns the facts of a VDI.
 ///
 /// # Errors
@@ -36,6 +39,11 @@ pub(super) fn without(
         users: users.map(|vbd| user(view, &vbd)).collect(),
         lacks: lacks(view, &storage),
     })
+}
+
+/// Returns whether a VDI goes back to its content of `VDI.set_on_boot` when its VM boots.
+pub(crate) fn resets(view: &View<'_>, vdi: &Ref) -> bool {
+    text(view, vdi, Field::on_boot) == RESET
 }
 
 fn user(view: &View<'_>, vbd: &Ref) -> VdiUser {

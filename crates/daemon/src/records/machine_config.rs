@@ -19,6 +19,7 @@ use super::boot::{BootRequest, Bootable};
 use super::fields::{bytes, flag, int, pairs, reference, references, text, uuid};
 use super::interface;
 use crate::db::{Object, Ref, View};
+use crate::facts;
 use crate::ops::pending_op;
 
 /// MTU in bytes where the network sets none.
@@ -130,6 +131,7 @@ fn disk(
         kind,
         userdevice: number.get(),
         access: if kind == VbdKind::Cd { Access::Ro } else { mode },
+        resets: facts::resets(view, &reference(view, slot, vbd::Field::VDI)?),
         source: source(view, &reference(view, slot, vbd::Field::VDI)?)?,
         plugged: flag(view, slot, vbd::Field::currently_attached)?,
         boot_index: None,

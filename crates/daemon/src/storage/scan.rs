@@ -11,6 +11,7 @@ use super::SrHandle;
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
+use crate::facts::RESET;
 use crate::ops::message::{MessageDraft, write};
 use crate::records::fields::{bytes, flag, reference, references, size, text, uuid};
 
@@ -131,6 +132,9 @@ pub(crate) fn found(
             ],
         )?;
         sizes(tx, &disk, volume)?;
+        if volume.resets {
+            tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
+        }
         sum = sum.saturating_add(volume.virtual_bytes);
         if let Some(SnapshotOf { vdi, unix_seconds }) = volume.snapshot_of {
             snapshots.push((disk, vdi, Date(unix_seconds)));

@@ -117,6 +117,17 @@ impl<'a> PlanBuilder<'a> {
         way
     }
 
+    /// Adds the step that resets a detached volume.
+    pub(super) fn reset(
+        &mut self,
+        disk: &DiskState,
+        medium: Medium,
+        after: impl IntoIterator<Item = StepId>,
+    ) -> StepId {
+        let step = self.step(StepAction::VbdReset(disk.vbd), after);
+        self.add(Step { slots: Slots::Device { sr: medium.sr }, ..step })
+    }
+
     /// Adds the teardown of everything that exists of a machine: its domain, then each device.
     pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> TeardownSteps {
         let state = self.state;

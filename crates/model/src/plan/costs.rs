@@ -45,7 +45,8 @@ impl Deadlines {
             }
             StepAction::DomainAwaitEnd => self.guest,
             StepAction::DomainKill => self.kill,
-            StepAction::VbdAttach(..)
+            StepAction::VbdReset(_)
+            | StepAction::VbdAttach(..)
             | StepAction::VbdActivate(_)
             | StepAction::VbdDeactivate(_)
             | StepAction::VbdDetach(_) => self.storage,
@@ -66,7 +67,10 @@ pub(super) fn weight(verb: &StepAction) -> u32 {
     match verb {
         StepAction::DomainAwaitEnd => 100,
         StepAction::DomainCreate(_) => 10,
-        StepAction::VbdAttach(..) | StepAction::VbdDetach(_) | StepAction::VbdUnplug(_) => 5,
+        StepAction::VbdReset(_)
+        | StepAction::VbdAttach(..)
+        | StepAction::VbdDetach(_)
+        | StepAction::VbdUnplug(_) => 5,
         StepAction::DomainKill
         | StepAction::VbdDeactivate(_)
         | StepAction::VifCreate(_)
@@ -86,6 +90,7 @@ impl Step {
 fn device(verb: &StepAction) -> Option<crate::id::Uuid> {
     match verb {
         StepAction::VbdAttach(vbd, _)
+        | StepAction::VbdReset(vbd)
         | StepAction::VbdActivate(vbd)
         | StepAction::VbdPlug(vbd)
         | StepAction::VbdUnplug(vbd)

@@ -104,6 +104,8 @@ pub enum StepAction {
     DomainKill,
     /// Remove the remains of the process: its directory and its control group.
     DomainForget,
+    /// Give the volume its content of the last reset.
+    VbdReset(VbdId),
     /// Attach the volume.
     VbdAttach(VbdId, Access),
     /// Activate the volume: take its lock and serve it.

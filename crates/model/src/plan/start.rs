@@ -50,6 +50,12 @@ pub(super) fn build_domain(
         if disk.access == Access::Ro {
             before.extend(writers.iter());
         }
+        // Only writers change the content. Several share one reset: before the first attach.
+        if disk.resets && disk.access == Access::Rw && writers.is_empty() {
+            before = vec![plan_builder.reset(&disk, medium, before)];
+        } else if disk.resets && disk.access == Access::Rw {
+            before.extend(writers.iter());
+        }
         let way = (VolumeState::Detached, VolumeState::Activated(disk.access));
         let way = plan_builder.volume(&disk, medium, way, before);
         let attach = attached(&way);

@@ -77,6 +77,8 @@ pub struct DiskState {
     pub medium: Option<Medium>,
     /// Access mode of the slot.
     pub access: Access,
+    /// Whether the volume is reset when the machine boots.
+    pub resets: bool,
     /// Observed state of the volume for this slot.
     pub volume: VolumeState,
     /// Whether the guest has the disk, or the drive has the medium, as observed.

@@ -34,7 +34,7 @@ pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
     if vdi.missing && !matches!(op, VdiOp::Forget | VdiOp::Destroy | VdiOp::Update) {
         return Err(Refusal::VdiMissing);
     }
-    if vdi.read_only && matches!(op, VdiOp::Resize | VdiOp::ResizeOnline | VdiOp::DataDestroy) {
+    if vdi.read_only && changes(op) {
         return Err(Refusal::VdiReadOnly);
     }
     if !is_served(op) {
@@ -82,6 +82,11 @@ fn is_live(op: VdiOp) -> bool {
     )
 }
 
+/// Returns whether the operation changes the content.
+fn changes(op: VdiOp) -> bool {
+    matches!(op, VdiOp::Resize | VdiOp::ResizeOnline | VdiOp::DataDestroy | VdiOp::SetOnBoot)
+}
+
 /// Returns whether Ringway implements the operation.
 fn is_served(op: VdiOp) -> bool {
     matches!(
@@ -94,6 +99,7 @@ fn is_served(op: VdiOp) -> bool {
             | VdiOp::Destroy
             | VdiOp::Forget
             | VdiOp::Update
+            | VdiOp::SetOnBoot
     )
 }
 

@@ -44,6 +44,7 @@ fn machine(disks: u8, on: u8) -> MachineState {
         userdevice: n,
         medium: Some(Medium { vdi: VdiId(uuid(4, n)), sr: sr(on) }),
         access: Access::Rw,
+        resets: false,
         volume: VolumeState::Detached,
         plugged: false,
         took: Duration::ZERO,

@@ -32,6 +32,7 @@ mod op_hooks;
 mod op_loop;
 mod op_queue;
 mod records;
+mod resets;
 mod snapshots;
 mod step_error;
 mod step_runner;

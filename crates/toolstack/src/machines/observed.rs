@@ -217,7 +217,7 @@ impl Observed {
                 let (kind, userdevice) = (disk.kind, disk.userdevice);
                 let state =
                     self.disk((vbd, kind, userdevice, disk.access), attached_volume.as_ref());
-                self.seen(state, op, volumes)
+                self.seen(DiskState { resets: disk.resets, ..state }, op, volumes)
             })
             .collect();
         // Volumes that are attached but not recorded any more are detached.
@@ -257,8 +257,8 @@ impl Observed {
             sr: attached_volume.source.sr,
         };
         let (medium, plugged) = (attached_volume.map(medium), self.plugged.contains(&vbd));
-        let (volume, took) = (VolumeState::Detached, Duration::ZERO);
-        DiskState { vbd, kind, userdevice, medium, access, volume, plugged, took }
+        let (volume, took, resets) = (VolumeState::Detached, Duration::ZERO, false);
+        DiskState { vbd, kind, userdevice, medium, access, resets, volume, plugged, took }
     }
 
     /// Adds the volume's state to a disk.

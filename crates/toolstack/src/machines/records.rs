@@ -45,6 +45,8 @@ pub struct DiskRecord {
     pub userdevice: u8,
     /// Access mode.
     pub access: Access,
+    /// Whether the volume is reset when the machine boots.
+    pub resets: bool,
     /// Volume in the slot; `None` for an empty drive.
     pub source: Option<VolumeRef>,
     /// True if the guest has the device, according to the record.

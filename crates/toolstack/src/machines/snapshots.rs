@@ -36,10 +36,10 @@ pub struct SnapshotPlan {
 }
 
 /// SR with its driver.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     sr: SrId,
-    driver: &'a dyn SrDriver,
-    datapath: Arc<dyn Datapath>,
+    pub(super) driver: &'a dyn SrDriver,
+    pub(super) datapath: Arc<dyn Datapath>,
 }
 
 /// Volume that gets a new image.
@@ -170,7 +170,7 @@ impl Machines {
     }
 
     /// Returns an SR of a type that has this feature.
-    async fn place(
+    pub(super) async fn place(
         &self,
         (sr, kind): (SrId, &str),
         feature: SrFeature,
@@ -206,7 +206,7 @@ impl Machines {
 
     /// Puts a new image over each of these volumes, over all that guests write at one instant.
     /// Returns the volumes.
-    async fn push_layers(
+    pub(super) async fn push_layers(
         &self,
         place: &Place<'_>,
         layers: &[(VdiId, Uuid)],
@@ -282,12 +282,7 @@ impl Machines {
 /// Creates the new images: those of served disks at one instant, the others one by one.
 async fn create(datapath: &dyn Datapath, growing: &[Growing]) -> Result<(), StepError> {
     for Growing { layer, .. } in growing.iter().filter(|one| one.disk.is_none()) {
-        let unknown = || missing("no image file for", layer.file.display());
-        let (base, base_format) = layer.base.image().ok_or_else(unknown)?;
-        let base = base.path().ok_or_else(unknown)?.to_owned();
-        let (path, format) = (layer.file.clone(), ImageFormat::Qcow2);
-        let call = ImageSnapshotCall { base, base_format, path, format };
-        datapath.create_layer(&call).await?;
+        create_layer(datapath, layer).await?;
     }
     let served = growing.iter().filter_map(|one| {
         let id = one.disk.clone()?;
@@ -295,6 +290,16 @@ async fn create(datapath: &dyn Datapath, growing: &[Growing]) -> Result<(), Step
     });
     let disks: Vec<_> = served.collect();
     if disks.is_empty() { Ok(()) } else { Ok(datapath.snapshot(&disks).await?) }
+}
+
+/// Creates an empty image over those of a volume that no datapath writes.
+pub(super) async fn create_layer(datapath: &dyn Datapath, layer: &Layer) -> Result<(), StepError> {
+    let unknown = || missing("no image file for", layer.file.display());
+    let (base, base_format) = layer.base.image().ok_or_else(unknown)?;
+    let base = base.path().ok_or_else(unknown)?.to_owned();
+    let (path, format) = (layer.file.clone(), ImageFormat::Qcow2);
+    let call = ImageSnapshotCall { base, base_format, path, format };
+    Ok(datapath.create_layer(&call).await?)
 }
 
 /// Returns the name of the file that a disk writes.

@@ -32,6 +32,7 @@ impl StepRunner for MachineStepRunner {
 
     fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>> {
         match verb {
+            StepAction::VbdReset(vbd) => Box::pin(self.reset(vbd)),
             StepAction::VbdAttach(vbd, access) => {
                 Box::pin(self.storage(vbd, VolumeOp::Attach(access)))
             }

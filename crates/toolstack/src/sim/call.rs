@@ -58,6 +58,10 @@ pub enum CallKind {
     Detach,
     Snapshot,
     CreateLayer,
+    /// Set the content to which a volume goes back.
+    SetResetPoint,
+    /// Reset a volume.
+    PrepareReset,
     Convert,
     Stats,
     CreateBridge,

@@ -75,6 +75,8 @@ pub(crate) struct Volume {
     pub(crate) active: bool,
     #[serde(default)]
     pub(crate) snapshot_of: Option<SnapshotOf>,
+    #[serde(default)]
+    pub(crate) resets: bool,
 }
 
 /// Disk of a datapath.

@@ -194,6 +194,19 @@ impl SrDriver for DelayedDriver {
         self.inner.settle_layer(sr, vdi, served)
     }
 
+    fn set_reset_point(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        point: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<(), SrError>> {
+        self.inner.set_reset_point(sr, vdi, point)
+    }
+
+    fn prepare_reset(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Option<Layer>, SrError>> {
+        self.inner.prepare_reset(sr, vdi)
+    }
+
     fn can_share(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {
         self.inner.can_share(sr, vdi)
     }

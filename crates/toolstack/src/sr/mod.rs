@@ -115,6 +115,8 @@ pub struct Volume {
     pub read_only: bool,
     /// The volume that this one is a snapshot of, and when.
     pub snapshot_of: Option<SnapshotOf>,
+    /// Whether the volume has a content to which it goes back when its machine boots.
+    pub resets: bool,
     /// Name of the volume's file, where the id is not the name.
     pub file_name: Option<String>,
 }
@@ -202,6 +204,26 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         _vdi: VdiId,
         _served: Option<String>,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Makes what lies below the top of a volume the content to which the volume goes back, under
+    /// this name. The top is as new. `None` makes the volume keep its content.
+    fn set_reset_point(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _point: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Begins to put a new image over the reset point of a volume, in place of what is over it now,
+    /// and names the image. The caller creates it, and calls [`SrDriver::settle_layer`]. `None` if
+    /// nothing was written since, or the volume has no such point.
+    fn prepare_reset(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+    ) -> BoxFuture<'_, Result<Option<Layer>, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Returns whether a clone can share the images of a volume as they are, because nothing was

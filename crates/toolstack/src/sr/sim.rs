@@ -58,6 +58,7 @@ fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {
         physical_bytes: bytes,
         read_only: volume.snapshot_of.is_some(),
         snapshot_of: volume.snapshot_of,
+        resets: volume.resets,
         file_name: None,
     }
 }
@@ -229,6 +230,28 @@ impl SrDriver for SimSr {
         Box::pin(self.call((CallKind::PrepareCopy, sr, Some(vdi)), move |state| {
             volume(state, sr, vdi).bytes = bytes;
             Ok(image(sr, vdi))
+        }))
+    }
+
+    fn set_reset_point(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        point: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::SetResetPoint, sr, Some(vdi)), move |state| {
+            volume(state, sr, vdi).resets = point.is_some();
+            Ok(())
+        }))
+    }
+
+    fn prepare_reset(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Option<Layer>, SrError>> {
+        // A simulated volume has no data to give up.
+        Box::pin(self.call((CallKind::PrepareReset, sr, Some(vdi)), move |state| {
+            if volume(state, sr, vdi).attached.is_some() {
+                state.broke(format!("volume {vdi} is reset and attached"));
+            }
+            Ok(None)
         }))
     }
 

@@ -218,7 +218,7 @@ fn of_snapshot(disk: &Ref, now: Date) -> [(FieldIx, Value); 3] {
     ]
 }
 
-fn new_id() -> VdiId {
+pub(super) fn new_id() -> VdiId {
     VdiId(Uuid::from_random(random::bytes()))
 }
 

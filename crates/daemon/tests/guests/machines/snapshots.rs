@@ -1,5 +1,6 @@
 //! Snapshots and clones of a machine while its guest writes.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use model::spec::Backend;
@@ -40,6 +41,49 @@ fn a_guest_goes_on_after_snapshots_and_comes_back_to_them() {
     drop(shell);
     world.call("VM.hard_shutdown", &of(&machine.reference));
     halted_disk_grows(&mut world, &machine);
+    nothing_is_left(&mut world, &machine);
+}
+
+#[test]
+fn a_disk_goes_back_at_each_boot_to_what_it_was() {
+    let mut world = World::new();
+    let machine = world.guest("resets");
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    machine.write(&mut shell, BLOCK, "golden");
+    let disk = format!("uuid={}", disk_uuid(&mut world, &machine.disk));
+    let on_boot = |world: &World, value: &str| {
+        world.daemon.xe_output(&["vdi-param-set", &disk, &format!("on-boot={value}")]).unwrap()
+    };
+    let refused = on_boot(&world, "reset");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("in use"), "{refused:?}");
+    drop(shell);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
+    assert!(on_boot(&world, "reset").status.success());
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    assert_eq!(machine.read(&mut shell, BLOCK), "golden");
+    machine.write(&mut shell, BLOCK, "first");
+    drop(shell);
+    // A guest keeps its writes while it runs, whatever dies.
+    world.killed();
+    let mut shell = world.shell(&machine);
+    assert_eq!(machine.read(&mut shell, BLOCK), "first");
+    drop(shell);
+    world.call("VM.hard_reboot", &of(&machine.reference));
+    let mut shell = world.shell(&machine);
+    assert_eq!(machine.read(&mut shell, BLOCK), "golden", "a reboot is a boot");
+    machine.write(&mut shell, BLOCK, "second");
+    drop(shell);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
+    let folder = machine.image.parent().unwrap().read_dir().unwrap();
+    let images = folder.filter(|one| !is_hidden(&one.as_ref().unwrap().file_name())).count();
+    assert_eq!(images, 4, "two images and two records");
+    assert!(on_boot(&world, "persist").status.success());
+    let vm = with(&machine.reference, [Value::Bool(true), Value::Bool(false)]);
+    world.call("VM.start", &vm);
+    assert!(world.served(&machine.slot).unwrap().backend.files().count() == 2);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
     nothing_is_left(&mut world, &machine);
 }
 
@@ -154,6 +198,10 @@ fn disks(world: &mut World, machine: &str) -> Vec<(String, String)> {
     slots.map(|(slot, one)| (slot, one.text("VDI").to_owned())).collect()
 }
 
+fn is_hidden(name: &OsStr) -> bool {
+    name.to_string_lossy().starts_with('.')
+}
+
 /// The space of all images comes back.
 fn nothing_is_left(world: &mut World, machine: &Machine) {
     for (_, disk) in world.client.records("VDI").unwrap() {
@@ -165,7 +213,7 @@ fn nothing_is_left(world: &mut World, machine: &Machine) {
     }
     let folder: &Path = machine.image.parent().unwrap();
     let names = folder.read_dir().unwrap().map(|one| one.unwrap().file_name());
-    let left: Vec<_> = names.filter(|name| !name.to_string_lossy().starts_with('.')).collect();
+    let left: Vec<_> = names.filter(|name| !is_hidden(name)).collect();
     assert_eq!(left, Vec::<std::ffi::OsString>::new());
     let answer = world.call("VM.destroy", &of(&machine.reference));
     assert_eq!(answer, Value::text(""));

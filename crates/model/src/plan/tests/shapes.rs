@@ -33,6 +33,30 @@ fn a_start_makes_everything_ready_beside_each_other() {
 }
 
 #[test]
+fn a_volume_is_reset_before_anything_of_the_new_domain_has_it() {
+    let resets = DiskState { resets: true, ..disk(0, 1) };
+    let twin = DiskState { vbd: vbd(4), userdevice: 4, ..resets };
+    let reads = DiskState { access: Access::Ro, ..DiskState { resets: true, ..disk(1, 1) } };
+    let state = machine(vec![resets, twin, reads], 0);
+    let started = lines(MachineOp::Start { paused: false }, &state);
+    let is_storage = |line: &&String| line.contains("attach") || line.contains("reset");
+    let storage: Vec<_> = started.iter().filter(is_storage).collect();
+    let expected = [
+        r#"2 ("reset", 0) <- "#,
+        r#"3 ("attach", 0) <- 2"#,
+        r#"6 ("attach-ro", 1) <- "#,
+        r#"9 ("attach", 4) <- 3"#,
+    ];
+    assert_eq!(storage, expected);
+    let rebooted = lines(MachineOp::HardReboot, &running(machine(vec![resets], 0)));
+    assert!(rebooted.contains(&r#"6 ("reset", 0) <- 3"#.into()), "{rebooted:#?}");
+    let mut hotplugged = running(machine(vec![resets], 0));
+    hotplugged.disks = vec![resets];
+    let plugged = lines(MachineOp::VbdPlug(vbd(0)), &hotplugged);
+    assert!(!plugged.iter().any(|line| line.contains("reset")), "{plugged:#?}");
+}
+
+#[test]
 fn only_slots_of_one_volume_wait_for_each_other() {
     let reads = DiskState { access: Access::Ro, ..disk(0, 1) };
     let medium = Some(Medium { vdi: vdi(0), sr: sr(1) });

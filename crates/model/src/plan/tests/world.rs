@@ -76,6 +76,11 @@ impl World {
                 assert_eq!(self.seen.domain, DomainState::Remains);
                 self.seen.domain = DomainState::Absent;
             }
+            StepAction::VbdReset(vbd) => {
+                let medium = self.at(vbd).medium;
+                let mut users = self.seen.disks.iter().filter(|disk| disk.medium == medium);
+                assert!(users.all(|disk| disk.volume == VolumeState::Detached));
+            }
             StepAction::VbdAttach(vbd, access) => self.volume(vbd, VolumeOp::Attach(access)),
             StepAction::VbdActivate(vbd) => self.volume(vbd, VolumeOp::Activate),
             StepAction::VbdDeactivate(vbd) => self.volume(vbd, VolumeOp::Deactivate),

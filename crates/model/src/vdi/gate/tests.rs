@@ -5,8 +5,17 @@ use crate::vbd::VbdOp;
 use crate::vdi::VdiUser;
 use crate::vm::PowerState;
 
-const SERVED: [&str; 8] =
-    ["clone", "copy", "snapshot", "resize", "resize_online", "destroy", "forget", "update"];
+const SERVED: [&str; 9] = [
+    "clone",
+    "copy",
+    "snapshot",
+    "resize",
+    "resize_online",
+    "destroy",
+    "forget",
+    "update",
+    "set_on_boot",
+];
 /// Operations that are possible on a plugged disk.
 const LIVE: [&str; 8] = [
     "snapshot",
@@ -97,7 +106,7 @@ fn the_first_of_two_violations_is_told() {
 fn what_is_shown() {
     let shown =
         |vdi: &VdiFacts| allowed(vdi).iter().map(|op| op.name()).collect::<Vec<_>>().join(" ");
-    let all = "clone copy resize resize_online snapshot destroy forget update";
+    let all = "clone copy resize resize_online snapshot destroy forget update set_on_boot";
     assert_eq!(shown(&vdi()), all);
     let used = VdiFacts { users: vec![user(Access::Rw, true, None)], ..vdi() };
     assert_eq!(shown(&used), "clone resize_online snapshot");

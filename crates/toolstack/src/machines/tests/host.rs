@@ -50,6 +50,7 @@ pub(super) fn disk(of: u16, n: u8, on: u8) -> DiskRecord {
         kind: VbdKind::Disk,
         userdevice: n,
         access: Access::Rw,
+        resets: false,
         source: Some(source),
         plugged: false,
         boot_index: None,

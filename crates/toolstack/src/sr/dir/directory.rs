@@ -279,6 +279,7 @@ pub(super) fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
         physical_bytes: blocks.saturating_mul(512),
         read_only: !Mode::from_raw_mode(mode).intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH),
         snapshot_of: None,
+        resets: false,
         file_name: None,
     })
 }

@@ -17,6 +17,7 @@ mod directory;
 mod files;
 mod marker;
 mod record;
+mod reset;
 mod resize;
 mod storage_blocks;
 #[cfg(test)]
@@ -225,6 +226,26 @@ impl SrDriver for DirDriver {
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
         let sr_request = SrRequest::SettleLayer { vdi: vdi.0, served };
         Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
+    }
+
+    fn set_reset_point(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        point: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<(), SrError>> {
+        let sr_request = SrRequest::SetResetPoint { vdi: vdi.0, point: point.map(VdiId) };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
+    }
+
+    fn prepare_reset(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Option<Layer>, SrError>> {
+        let sr_request = SrRequest::PrepareReset { vdi: vdi.0 };
+        Box::pin(async move {
+            let Attached { place, worker } = self.places.of(sr)?;
+            let images = worker.call(sr, &place, sr_request).await?.into_images()?;
+            let Some((layer, below)) = images.split_first() else { return Ok(None) };
+            Ok(Some(Layer { file: place.join(layer), base: backend(&place, below)? }))
+        })
     }
 
     fn can_share(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {

@@ -107,6 +107,18 @@ pub(super) struct Record {
     /// Volume of which this one is a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) snapshot_of: Option<SnapshotOf>,
+    /// Hidden volume with the content to which this one goes back when its machine boots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reset_to: Option<VdiId>,
+    /// Whether `next` goes over the content of `reset_to`, in place of all images over it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) resets: bool,
+    /// Volume that goes back to the content of this one, which is hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reset_of: Option<VdiId>,
+    /// Images that a reset has replaced, until they are removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) replaced: Vec<ImageName>,
     /// State of the top when it was new. While the top has this state, nothing was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) new_top: Option<FileState>,
@@ -136,6 +148,10 @@ impl Record {
             read_only: false,
             incomplete: false,
             snapshot_of: None,
+            reset_to: None,
+            resets: false,
+            reset_of: None,
+            replaced: Vec::new(),
             new_top: None,
         }
     }
@@ -165,9 +181,10 @@ impl Record {
         Ok(record)
     }
 
-    /// Returns all images, and the one that is about to become the top.
+    /// Returns all images, with the one that is about to become the top, and replaced ones.
     pub(super) fn files(&self) -> impl Iterator<Item = ImageName> + '_ {
-        self.next.into_iter().chain(self.images.iter().copied())
+        let replaced = self.replaced.iter().copied();
+        self.next.into_iter().chain(self.images.iter().copied()).chain(replaced)
     }
 
     /// Returns the top.

@@ -23,6 +23,11 @@ impl SrDirectory<'_> {
             let why = format!("a volume of {has} bytes does not shrink to {bytes}");
             return Err(SrError::Config { key: SIZE.into(), why });
         }
+        if volume.resets {
+            let why = "the disk goes back to its content, and its size, at each boot: set on-boot to \
+                       persist first";
+            return Err(SrError::Config { key: SIZE.into(), why: why.into() });
+        }
         if volume.read_only {
             let why = format!("volume {vdi} is never written");
             return Err(SrError::Config { key: SIZE.into(), why });

@@ -84,10 +84,15 @@ impl SrDirectory<'_> {
     }
 
     /// Returns the images of a volume as they are now: a new image that exists is the top.
-    fn resolved(&self, mut record: Record) -> Result<Record, SrError> {
+    pub(super) fn resolved(&self, mut record: Record) -> Result<Record, SrError> {
         match record.next {
-            Some(next) if self.has(&next.to_string())? => record.push_next(),
-            _ => record.next = None,
+            Some(next) if self.has(&next.to_string())? => {
+                if record.resets {
+                    return self.after_reset(record);
+                }
+                record.push_next();
+            }
+            _ => (record.next, record.resets) = (None, false),
         }
         Ok(record)
     }
@@ -115,7 +120,7 @@ impl SrDirectory<'_> {
     /// Returns the volume of a record. `None` if it is incomplete or its images are not there.
     pub(super) fn recorded(&self, vdi: VdiId, record: Record) -> Result<Option<Volume>, SrError> {
         let record = self.resolved(record)?;
-        if record.incomplete {
+        if record.incomplete || record.reset_of.is_some() {
             return Ok(None);
         }
         let mut found = None;
@@ -132,6 +137,7 @@ impl SrDirectory<'_> {
             virtual_bytes: if is_raw { top.virtual_bytes } else { record.bytes },
             read_only: top.read_only || record.read_only,
             snapshot_of: record.snapshot_of,
+            resets: record.reset_to.is_some(),
             ..top
         }))
     }
@@ -189,6 +195,7 @@ impl SrDirectory<'_> {
             self.settle()?;
         } else {
             self.put_record(vdi, &record)?;
+            self.remove_replaced(vdi, record)?;
         }
         if before.next.is_some() && !is_pushed {
             return Err(refused(format!("the new image of volume {vdi} is not in use; try again")));
@@ -204,7 +211,7 @@ impl SrDirectory<'_> {
             Some(served) if served == name => record.push_next(),
             Some(_) => {
                 self.remove(&name)?;
-                record.next = None;
+                (record.next, record.resets) = (None, false);
             }
             None => record = self.resolved(record)?,
         }
@@ -262,15 +269,29 @@ impl SrDirectory<'_> {
     /// Removes the record of a volume, and the images that no other record has.
     pub(super) fn destroy_recorded(&self, vdi: VdiId, record: Record) -> Result<(), SrError> {
         let files: BTreeSet<_> = record.files().collect();
-        self.put_record(vdi, &Record { incomplete: true, ..record })?;
+        let point = record.reset_to;
+        self.put_record(vdi, &Record { incomplete: true, reset_to: None, ..record.clone() })?;
+        let nothing = Record { images: Vec::new(), next: None, replaced: Vec::new(), ..record };
+        self.remove_unused(vdi, &nothing, &files)?;
+        self.remove(&record_name(vdi))?;
+        self.settle()?;
+        point.map_or(Ok(()), |point| self.remove_point(point))
+    }
+
+    /// Removes those of these images that no volume has: neither others, nor this one with its new
+    /// record.
+    pub(super) fn remove_unused(
+        &self,
+        vdi: VdiId,
+        record: &Record,
+        images: &BTreeSet<ImageName>,
+    ) -> Result<(), SrError> {
         let others = self.records(&self.names()?)?;
-        let others = others.iter().filter(|(other, _)| **other != vdi);
-        let used: BTreeSet<_> = others.flat_map(|(_, other)| other.files()).collect();
-        for image in files.difference(&used) {
+        let others = others.iter().filter(|(other, _)| **other != vdi).map(|(_, other)| other);
+        let used: BTreeSet<_> = others.chain([record]).flat_map(Record::files).collect();
+        for image in images.difference(&used) {
             self.remove(&image.to_string())?;
         }
-        self.settle()?;
-        self.remove(&record_name(vdi))?;
         self.settle()
     }
 
@@ -280,9 +301,16 @@ impl SrDirectory<'_> {
     /// A record is invalid, or a system call failed.
     pub(crate) fn remove_incomplete(&self) -> Result<(), SrError> {
         let _lock = self.lock_records();
-        for (vdi, record) in self.records(&self.names()?)? {
-            if record.incomplete {
-                self.destroy_recorded(vdi, record)?;
+        let records = self.records(&self.names()?)?;
+        let is_point = |point: &VdiId, of: &VdiId| {
+            records.get(of).is_some_and(|owner| owner.reset_to == Some(*point))
+        };
+        for (vdi, record) in &records {
+            let is_left = record.reset_of.is_some_and(|of| !is_point(vdi, &of));
+            if record.incomplete || is_left {
+                self.destroy_recorded(*vdi, record.clone())?;
+            } else {
+                self.remove_replaced(*vdi, record.clone())?;
             }
         }
         Ok(())
@@ -296,7 +324,7 @@ impl SrDirectory<'_> {
         }
     }
 
-    fn state(&self, image: ImageName) -> Result<FileState, SrError> {
+    pub(super) fn state(&self, image: ImageName) -> Result<FileState, SrError> {
         let name = image.to_string();
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.fd, &name, flags, Mode::empty());
@@ -326,6 +354,6 @@ pub(super) fn record_name(vdi: VdiId) -> String {
     format!("{vdi}{}", record::SUFFIX)
 }
 
-fn refused(why: String) -> SrError {
+pub(super) fn refused(why: String) -> SrError {
     SrError::Config { key: SNAPSHOT.into(), why }
 }

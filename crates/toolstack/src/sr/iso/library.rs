@@ -82,6 +82,7 @@ fn volume(place: &Path, sr: SrId, name: String) -> Result<Option<Volume>, SrErro
         physical_bytes: about.blocks().saturating_mul(512),
         read_only: true,
         snapshot_of: None,
+        resets: false,
         file_name: Some(name),
     }))
 }

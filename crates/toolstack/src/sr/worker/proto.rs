@@ -95,6 +95,17 @@ pub(crate) enum SrRequest {
         /// File name of the image that a datapath writes for the volume.
         served: Option<String>,
     },
+    /// Make what lies below the top of a volume the content to which it goes back, or keep none.
+    SetResetPoint {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        point: Option<VdiId>,
+    },
+    /// Name a new image over the content to which a volume goes back.
+    PrepareReset {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
     /// Ask whether a clone can share the images of a volume as they are.
     CanShare {
         #[serde(with = "text")]
@@ -129,6 +140,8 @@ impl fmt::Display for SrRequest {
             Self::CheckRoom { .. } => write!(f, "look for free space"),
             Self::PrepareLayer { vdi, .. } => write!(f, "prepare a layer of volume {vdi}"),
             Self::SettleLayer { vdi, .. } => write!(f, "settle the layer of volume {vdi}"),
+            Self::SetResetPoint { vdi, .. } => write!(f, "set the reset point of volume {vdi}"),
+            Self::PrepareReset { vdi } => write!(f, "prepare a reset of volume {vdi}"),
             Self::CanShare { vdi } => write!(f, "look at the layer of volume {vdi}"),
             Self::ShareImages { of, .. } => write!(f, "share the images of volume {of}"),
         }
@@ -174,6 +187,8 @@ pub(crate) struct WireVolume {
     read_only: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     snapshot_of: Option<SnapshotOf>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    resets: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file_name: Option<String>,
 }
@@ -291,18 +306,18 @@ impl SrResponse {
 
 impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
-        let Volume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name } =
-            volume;
-        Self { vdi: vdi.0, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name }
+        let Volume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, .. } = volume;
+        let (vdi, resets, file_name) = (vdi.0, volume.resets, volume.file_name);
+        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, resets, file_name }
     }
 }
 
 impl From<WireVolume> for Volume {
     fn from(wire_volume: WireVolume) -> Self {
-        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name } =
+        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, .. } =
             wire_volume;
-        let vdi = VdiId(vdi);
-        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, file_name }
+        let (vdi, resets, file_name) = (VdiId(vdi), wire_volume.resets, wire_volume.file_name);
+        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, resets, file_name }
     }
 }
 
@@ -433,9 +448,16 @@ mod tests {
         let vdi = VdiId(Uuid::from_random([7; 16]));
         let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
         let snapshot_of = Some(SnapshotOf { vdi, unix_seconds: i64::MIN });
-        let file_name = None;
-        let volume =
-            Volume { vdi, virtual_bytes, physical_bytes, read_only: false, snapshot_of, file_name };
+        let (resets, file_name) = (false, None);
+        let volume = Volume {
+            vdi,
+            virtual_bytes,
+            physical_bytes,
+            read_only: false,
+            snapshot_of,
+            resets,
+            file_name,
+        };
         let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes =
             serde_json::to_string(&Answer { id: 1, outcome: Ok(sr_response) }).unwrap().len();

@@ -115,6 +115,12 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let volume = open()?.settle_layer(VdiId(*vdi), served.as_deref());
             volume.map(|volume| SrResponse::Volume(volume.into()))
         }
+        SrRequest::SetResetPoint { vdi, point } => {
+            open()?.set_reset_point(VdiId(*vdi), *point).map(|()| SrResponse::Nothing)
+        }
+        SrRequest::PrepareReset { vdi } => {
+            open()?.prepare_reset(VdiId(*vdi)).map(SrResponse::Images)
+        }
         SrRequest::CanShare { vdi } => open()?.can_share(VdiId(*vdi)).map(SrResponse::Is),
         SrRequest::ShareImages { vdi, of, snapshot } => {
             let added = open()?.share_images(VdiId(*vdi), VdiId(*of), *snapshot)?;
