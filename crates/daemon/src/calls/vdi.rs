@@ -20,6 +20,7 @@ use crate::facts;
 use crate::ops::current_ops::{CurrentOp, CurrentOps};
 use crate::ops::run::{OpCaller, at_once, cancellable, gated, gone};
 use crate::records::fields::{reference, uuid};
+use crate::storage::names;
 
 pub(super) use create::{create_disk, destroy_disk};
 pub(super) use snapshot::{clone_disk, copy_disk, snapshot_disks};
@@ -56,10 +57,16 @@ pub(super) const CALLS: super::Calls = &[
 pub(super) const HOOKS: &[Hook] = &[
     Hook { field: "VDI.read_only", check: at_rest, follow: None },
     Hook { field: "VDI.sharable", check: at_rest, follow: None },
+    Hook { field: "VDI.name_label", check: anytime, follow: Some(names::store) },
+    Hook { field: "VDI.name_description", check: anytime, follow: Some(names::store) },
 ];
 
 fn set(ctx: &Ctx, args: &Args, field: vdi::Field) -> CallResult {
     generic::set(ctx, args, field)
+}
+
+fn anytime(_: &Ctx, _: &mut crate::db::Tx<'_>, _: &Ref) -> Result<(), ApiError> {
+    Ok(())
 }
 
 /// Checks that no VM uses the VDI, because these settings apply from the attach on.

@@ -7,6 +7,7 @@
 //!
 //! [machines]: toolstack::machines
 
+pub(crate) mod names;
 mod profile;
 mod scan;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 use model::id::{SrId, Uuid, VdiId};
 use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::Drivers;
-use toolstack::sr::{Config, Space, SrDriver, SrError, Volume};
+use toolstack::sr::{Config, Names, Space, SrDriver, SrError, Volume};
 use xenapi::table::{pbd, sr};
 use xenapi::{ApiError, codes};
 
@@ -145,6 +146,12 @@ impl SrHandle {
             Err(SrError::NoVolume(_)) => Ok(()),
             removed => removed,
         }
+    }
+
+    /// Stores the names of a volume.
+    pub(crate) async fn set_names(&self, vdi: VdiId, names: Names) -> Result<(), SrError> {
+        let stored = self.driver.set_names(self.id, vdi, names);
+        self.deadline("the names of a disk", stored).await
     }
 
     async fn within<T>(

@@ -1,13 +1,14 @@
 //! Scans of SRs and their records.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::id::Uuid;
 use toolstack::sr::{SnapshotOf, Space, SrError, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
-use super::SrHandle;
+use super::{SrHandle, names};
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
@@ -22,11 +23,13 @@ const NAMED_MAX: usize = 10;
 ///
 /// # Errors
 /// Those of the SR.
-pub(crate) async fn scan(app: &AppState, storage: &SrHandle) -> Result<(), ApiError> {
+pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), ApiError> {
     let scanned = storage.scan().await;
     let now = app.clock.date();
+    let mut renamed = Vec::new();
     app.db.write_observed(|tx| match &scanned {
         Ok((space, volumes)) => {
+            renamed = differently_named(tx, &storage.sr, volumes)?;
             let duplicate_volumes = found(tx, &storage.sr, *space, volumes)?;
             report_duplicates(tx, storage, &duplicate_volumes, now)
         }
@@ -36,7 +39,32 @@ pub(crate) async fn scan(app: &AppState, storage: &SrHandle) -> Result<(), ApiEr
         }
         Err(_) => Ok(()),
     })?;
+    if !renamed.is_empty() {
+        let app = Arc::clone(app);
+        tokio::spawn(async move {
+            for disk in renamed {
+                names::store_present(&app, &disk).await;
+            }
+        });
+    }
     scanned.map(drop).map_err(|error| storage_failed(&error, &storage.sr, None))
+}
+
+/// Returns the VDIs whose recorded names are not those that the SR stores.
+fn differently_named(tx: &Tx<'_>, place: &Ref, volumes: &[Volume]) -> Result<Vec<Ref>, ApiError> {
+    let mut found = Vec::new();
+    for volume in volumes {
+        let (view, Some(stored)) = (tx.view(), &volume.names) else { continue };
+        let Ok(disk) = view.by_uuid(&vdi::CLASS, &volume.vdi.to_string()).cloned() else {
+            continue;
+        };
+        let (is_here, now) =
+            (reference(&view, &disk, vdi::Field::SR)? == *place, names::of(&view, &disk)?);
+        if is_here && now != *stored && now.are_short() {
+            found.push(disk);
+        }
+    }
+    Ok(found)
 }
 
 /// Volume with the UUID of another SR's VDI: a copied file.
@@ -116,15 +144,15 @@ pub(crate) fn found(
             continue;
         }
         let location = volume.file_name.as_ref().unwrap_or(&name);
+        let stored = volume.names.clone().unwrap_or_default();
+        let label = volume.file_name.clone().unwrap_or(stored.label);
         let disk = tx.create(
             &vdi::CLASS,
             vec![
                 (vdi::Field::uuid.into(), Value::text(name.clone())),
                 (vdi::Field::location.into(), Value::text(location.clone())),
-                (
-                    vdi::Field::name_label.into(),
-                    Value::text(volume.file_name.clone().unwrap_or_default()),
-                ),
+                (vdi::Field::name_label.into(), Value::text(label)),
+                (vdi::Field::name_description.into(), Value::text(stored.description)),
                 (vdi::Field::SR.into(), place.value()),
                 (vdi::Field::r#type.into(), Value::text("user")),
                 (vdi::Field::managed.into(), Value::Bool(true)),

@@ -14,7 +14,7 @@ use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
-use super::{Config, Layer, SnapshotOf, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, Names, SnapshotOf, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Type of delayed SRs in a directory.
@@ -205,6 +205,10 @@ impl SrDriver for DelayedDriver {
 
     fn prepare_reset(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Option<Layer>, SrError>> {
         self.inner.prepare_reset(sr, vdi)
+    }
+
+    fn set_names(&self, sr: SrId, vdi: VdiId, names: Names) -> BoxFuture<'_, Result<(), SrError>> {
+        self.inner.set_names(sr, vdi, names)
     }
 
     fn can_share(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {

@@ -26,6 +26,8 @@ use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 
+use serde::{Deserialize, Serialize};
+
 use crate::boxed_future::BoxFuture;
 pub use dir::SnapshotOf;
 
@@ -102,6 +104,30 @@ pub struct Space {
     pub used: u64,
 }
 
+/// Names of a volume that its users gave, as far as the SR stores them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// Name.
+    #[serde(default, rename = "name_label", skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// Description.
+    #[serde(default, rename = "name_description", skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+impl Names {
+    /// Most bytes of a name and of a description that an SR stores, as JSON.
+    pub const MAX_BYTES: [usize; 2] = [256, 512];
+
+    /// Returns whether an SR stores them.
+    pub fn are_short(&self) -> bool {
+        let bytes =
+            |text: &String| serde_json::to_string(text).map_or(usize::MAX, |text| text.len());
+        let [label, description] = Self::MAX_BYTES;
+        bytes(&self.label) <= label && bytes(&self.description) <= description
+    }
+}
+
 /// Disk in an SR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
@@ -117,6 +143,8 @@ pub struct Volume {
     pub snapshot_of: Option<SnapshotOf>,
     /// Whether the volume has a content to which it goes back when its machine boots.
     pub resets: bool,
+    /// Names that the SR stores. `None` if its type stores none.
+    pub names: Option<Names>,
     /// Name of the volume's file, where the id is not the name.
     pub file_name: Option<String>,
 }
@@ -225,6 +253,16 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         _vdi: VdiId,
     ) -> BoxFuture<'_, Result<Option<Layer>, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Stores the names of a volume. A type that stores none does nothing. Names that are not
+    /// [short](Names::are_short) are refused.
+    fn set_names(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _names: Names,
+    ) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
     /// Returns whether a clone can share the images of a volume as they are, because nothing was
     /// written to its top. The caller makes sure that no datapath writes the volume.

@@ -59,6 +59,7 @@ fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {
         read_only: volume.snapshot_of.is_some(),
         snapshot_of: volume.snapshot_of,
         resets: volume.resets,
+        names: None,
         file_name: None,
     }
 }

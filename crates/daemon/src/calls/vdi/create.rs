@@ -19,7 +19,7 @@ use crate::ops::run::OpCaller;
 use crate::random;
 use crate::records::effects;
 use crate::records::fields::{bytes, size};
-use crate::storage::{self, SrHandle};
+use crate::storage::{self, SrHandle, names};
 
 /// Largest VDI in bytes, given by the range of file offsets.
 const MAX_BYTES: u64 = i64::MAX as u64 & !0xfff;
@@ -63,6 +63,7 @@ pub(in crate::calls) async fn create_disk(
     match recorded.await {
         Ok(made) => {
             drop(under_way);
+            names::store(ctx, &made);
             Ok(made)
         }
         Err(error) => {
@@ -184,6 +185,7 @@ pub(super) async fn introduce(ctx: Ctx, args: Args) -> CallResult {
         record(tx, &place, &volume, fields)
     })?;
     drop(under_way);
+    names::store(&ctx, &made);
     Ok(made.value())
 }
 

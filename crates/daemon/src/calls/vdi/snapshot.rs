@@ -17,7 +17,7 @@ use crate::ops::current_ops::CurrentOps;
 use crate::ops::run::OpCaller;
 use crate::random;
 use crate::records::fields::{bytes, text, uuid};
-use crate::storage::SrHandle;
+use crate::storage::{SrHandle, names};
 
 /// Fields that snapshots and clones inherit.
 const INHERITED: [vdi::Field; 10] = [
@@ -103,7 +103,9 @@ async fn snapshots_on(
         Ok(made)
     });
     let recorded = recorded.await;
-    if recorded.is_err() {
+    if let Ok(made) = &recorded {
+        made.iter().for_each(|(_, snapshot)| names::store(ctx, snapshot));
+    } else {
         let snapshots: Vec<_> = taken.iter().map(|(snapshot, _)| snapshot.vdi).collect();
         remove(&storage, &snapshots).await;
     }
@@ -127,7 +129,9 @@ pub(in crate::calls) async fn clone_disk(ctx: &Ctx, disk: &Ref) -> Result<Ref, A
         record(tx, &disk.place, &volume, fields)
     });
     let recorded = recorded.await;
-    if recorded.is_err() {
+    if let Ok(made) = &recorded {
+        names::store(ctx, made);
+    } else {
         remove(&storage, &[volume.vdi]).await;
     }
     drop(under_way);
@@ -180,7 +184,9 @@ pub(in crate::calls) async fn copy_disk(
         record(tx, &to, &volume, fields)
     });
     let recorded = recorded.await;
-    if recorded.is_err() {
+    if let Ok(made) = &recorded {
+        names::store(ctx, made);
+    } else {
         remove(&storage, &[volume.vdi]).await;
     }
     drop((under_way, target));

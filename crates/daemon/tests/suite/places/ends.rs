@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use testkit::process::eventually;
+
 use super::*;
 
 impl World {
@@ -24,6 +26,18 @@ fn forgotten_storage_is_found_and_comes_back_with_its_disks() {
     let sr = world.xe(&["sr-create", "name-label=images", "type=dir", &location]);
     let of = format!("sr-uuid={sr}");
     let disk = world.xe(&["vdi-create", &of, "name-label=d", "virtual-size=1MiB"]);
+    let snapshot = world.xe(&["vdi-snapshot", &format!("uuid={disk}")]);
+    world.xe(&[
+        "vdi-param-set",
+        &format!("uuid={snapshot}"),
+        "name-label=before",
+        "name-description=\"x\"",
+    ]);
+    eventually("the names are stored", || {
+        let stored = |disk: &str| fs::read_to_string(place.join(format!("{disk}.vdi"))).unwrap();
+        stored(&disk).contains("\"d\"") && stored(&snapshot).contains("before")
+    });
+    world.xe(&["vdi-param-set", &format!("uuid={disk}"), "on-boot=reset"]);
     let unplug = |world: &World| {
         let link = world.xe_list("pbd", &of);
         world.xe(&["pbd-unplug", &format!("uuid={link}")]);
@@ -44,7 +58,17 @@ fn forgotten_storage_is_found_and_comes_back_with_its_disks() {
     let host = format!("host-uuid={host}");
     let link = world.xe(&["pbd-create", &host, &of, &location]);
     world.xe(&["pbd-plug", &format!("uuid={link}")]);
-    assert_eq!(world.xe_list("vdi", &of), disk);
+    let shown = |disk: &str, field: &str| {
+        let field = format!("param-name={field}");
+        world.xe(&["vdi-param-get", &format!("uuid={disk}"), &field])
+    };
+    let fields =
+        |disk: &str| ["name-label", "name-description", "on-boot"].map(|of| shown(disk, of));
+    assert_eq!(fields(&disk), ["d", "", "reset"]);
+    assert_eq!(fields(&snapshot), ["before", "\"x\"", "persist"]);
+    assert_eq!(shown(&snapshot, "snapshot-of"), disk);
+    assert_eq!(world.xe_list("vdi", &of).split(',').count(), 2);
+    world.xe(&["vdi-destroy", &format!("uuid={snapshot}")]);
     // A probe finds the SR while it is in use as well.
     assert_eq!(world.xe(&["sr-probe", "type=dir", &location]), output);
 

@@ -1,6 +1,7 @@
 //! Directories as SRs, over the network: they vanish, are full, or belong to another SR.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
+mod clones;
 mod ends;
 mod full;
 mod gone;

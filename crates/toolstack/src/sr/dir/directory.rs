@@ -20,7 +20,7 @@ use super::record::{ImageName, Record};
 use super::storage_blocks::STORAGE_BLOCKS;
 pub(super) use crate::sr::places::location;
 use crate::sr::worker::MAX_VOLUMES;
-use crate::sr::{Space, SrError, Volume};
+use crate::sr::{Names, Space, SrError, Volume};
 
 /// Unit of sizes, in bytes: the largest block size that a guest can get, so that a volume fits
 /// every block size.
@@ -146,7 +146,9 @@ impl<'a> SrDirectory<'a> {
     pub(crate) fn volumes(&self) -> Result<Vec<Volume>, SrError> {
         let names = self.names()?;
         let records = self.records(&names)?;
-        let shared: BTreeSet<_> = records.values().flat_map(Record::files).collect();
+        let removed = self.removed(&names)?;
+        let shared = records.values().chain(removed.values()).flat_map(Record::files);
+        let shared: BTreeSet<_> = shared.collect();
         let mut volumes = Vec::new();
         for image in names.iter().filter_map(|name| ImageName::parse(name)) {
             let Some(vdi) = image.unrecorded() else { continue };
@@ -280,6 +282,7 @@ pub(super) fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
         read_only: !Mode::from_raw_mode(mode).intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH),
         snapshot_of: None,
         resets: false,
+        names: Some(Names::default()),
         file_name: None,
     })
 }

@@ -39,7 +39,7 @@ pub use record::SnapshotOf;
 pub use super::places::LOCATION;
 use super::places::{self, Attached, Places};
 use super::worker::{Host, SrRequest, SrResponse};
-use super::{Config, Layer, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, Names, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Types of SRs in directories. `ext` and `file` are XenServer's names.
@@ -246,6 +246,11 @@ impl SrDriver for DirDriver {
             let Some((layer, below)) = images.split_first() else { return Ok(None) };
             Ok(Some(Layer { file: place.join(layer), base: backend(&place, below)? }))
         })
+    }
+
+    fn set_names(&self, sr: SrId, vdi: VdiId, names: Names) -> BoxFuture<'_, Result<(), SrError>> {
+        let sr_request = SrRequest::SetNames { vdi: vdi.0, names };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
     }
 
     fn can_share(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<bool, SrError>> {

@@ -10,8 +10,13 @@ use model::id::{Uuid, VdiId};
 use model::image::ImageFormat;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::sr::Names;
+
 /// Suffix of the file with a record, after the UUID of the volume.
 pub(super) const SUFFIX: &str = ".vdi";
+/// Suffix of the record of a volume that is being removed. A record is renamed for that, because a
+/// full storage has no room for another one.
+pub(super) const REMOVED: &str = ".removed";
 /// Format version of records.
 const FORMAT: u32 = 1;
 /// Longest record that is read, in bytes: more than the most images need.
@@ -101,12 +106,15 @@ pub(super) struct Record {
     /// Whether the volume is never written.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) read_only: bool,
-    /// Whether the volume is not complete yet, or about to be removed. The next attach removes it.
+    /// Whether the volume is not complete yet. The next attach removes it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) incomplete: bool,
     /// Volume of which this one is a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) snapshot_of: Option<SnapshotOf>,
+    /// Names that users gave.
+    #[serde(flatten)]
+    pub(super) names: Names,
     /// Hidden volume with the content to which this one goes back when its machine boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reset_to: Option<VdiId>,
@@ -148,6 +156,7 @@ impl Record {
             read_only: false,
             incomplete: false,
             snapshot_of: None,
+            names: Names::default(),
             reset_to: None,
             resets: false,
             reset_of: None,
@@ -181,10 +190,14 @@ impl Record {
         Ok(record)
     }
 
-    /// Returns all images, with the one that is about to become the top, and replaced ones.
+    /// Returns all images as [`Self::used`] does, and replaced ones.
     pub(super) fn files(&self) -> impl Iterator<Item = ImageName> + '_ {
-        let replaced = self.replaced.iter().copied();
-        self.next.into_iter().chain(self.images.iter().copied()).chain(replaced)
+        self.used().chain(self.replaced.iter().copied())
+    }
+
+    /// Returns all images, with the one that is about to become the top.
+    pub(super) fn used(&self) -> impl Iterator<Item = ImageName> + '_ {
+        self.next.into_iter().chain(self.images.iter().copied())
     }
 
     /// Returns the top.

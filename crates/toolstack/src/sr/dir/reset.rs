@@ -87,10 +87,8 @@ impl SrDirectory<'_> {
         if record.replaced.is_empty() {
             return Ok(());
         }
-        let replaced: BTreeSet<_> = record.replaced.iter().copied().collect();
-        let record = Record { replaced: Vec::new(), ..record };
-        self.remove_unused(vdi, &record, &replaced)?;
-        self.put_record(vdi, &record)
+        self.remove_unused(&record.replaced.iter().copied().collect())?;
+        self.put_record(vdi, &Record { replaced: Vec::new(), ..record })
     }
 
     /// Removes a reset point that its volume does not name any more.

@@ -5,7 +5,8 @@
 //!   named by a record.
 //! - An image that two records name is never written. A volume gets its new top before another
 //!   record names the old one.
-//! - A record is marked as incomplete before the images that only it names are removed.
+//! - A record is renamed before the images that only it names are removed. The next attach removes
+//!   what such a record names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -14,13 +15,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{Uuid, VdiId};
 use rustix::fd::{AsFd as _, BorrowedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
 use rustix::io::Errno;
 
 use super::directory::{SrDirectory, location, volume};
 use super::marker::{MARKER, Marker};
 use super::record::{self, FileState, ImageName, MAX_IMAGES, Record, SnapshotOf};
-use crate::sr::{SrError, Volume};
+use crate::sr::{Names, SrError, Volume};
 
 /// Lock of all records that this process changes. A worker has one SR.
 static TURN: Mutex<()> = Mutex::new(());
@@ -44,31 +45,49 @@ impl SrDirectory<'_> {
     /// # Errors
     /// The record is invalid, or a system call failed.
     pub(super) fn record(&self, vdi: VdiId) -> Result<Option<Record>, SrError> {
-        let name = record_name(vdi);
+        self.read_record(&record_name(vdi))
+    }
+
+    fn read_record(&self, name: &str) -> Result<Option<Record>, SrError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&self.fd, &name, flags, Mode::empty()) {
+        let file = match openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => std::fs::File::from(fd),
             Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(self.os("open", &name, error)),
+            Err(error) => return Err(self.os("open", name, error)),
         };
         let mut text = Vec::new();
         let read = file.take(record::MAX_BYTES).read_to_end(&mut text);
-        read.map_err(|error| self.failed("read", &name, 0, error))?;
+        read.map_err(|error| self.failed("read", name, 0, error))?;
         Record::parse(&text).map(Some).map_err(|why| {
-            let place = self.place.join(&name);
+            let place = self.place.join(name);
             location(format!("{}: {why}; restore this file from a backup", place.display()))
         })
     }
 
     /// Reads the records among these names of files.
     pub(super) fn records(&self, names: &[String]) -> Result<BTreeMap<VdiId, Record>, SrError> {
+        self.records_with(names, record::SUFFIX)
+    }
+
+    /// Reads the records of volumes that are being removed among these names of files.
+    pub(super) fn removed(&self, names: &[String]) -> Result<BTreeMap<VdiId, Record>, SrError> {
+        self.records_with(names, record::REMOVED)
+    }
+
+    fn records_with(
+        &self,
+        names: &[String],
+        suffix: &str,
+    ) -> Result<BTreeMap<VdiId, Record>, SrError> {
         let ids = names.iter().filter_map(|name| {
-            let vdi = name.strip_suffix(record::SUFFIX)?.parse().ok().map(VdiId)?;
-            (*name == record_name(vdi)).then_some(vdi)
+            let vdi = name.strip_suffix(suffix)?.parse().ok().map(VdiId)?;
+            (*name == format!("{vdi}{suffix}")).then_some((vdi, name))
         });
         // A record that was removed after its name was read is skipped.
-        ids.filter_map(|vdi| Some(self.record(vdi).transpose()?.map(|record| (vdi, record))))
-            .collect()
+        let read = |(vdi, name): (VdiId, &String)| {
+            Some(self.read_record(name).transpose()?.map(|record| (vdi, record)))
+        };
+        ids.filter_map(read).collect()
     }
 
     pub(super) fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
@@ -138,6 +157,7 @@ impl SrDirectory<'_> {
             read_only: top.read_only || record.read_only,
             snapshot_of: record.snapshot_of,
             resets: record.reset_to.is_some(),
+            names: Some(record.names),
             ..top
         }))
     }
@@ -189,18 +209,44 @@ impl SrDirectory<'_> {
             let state = || record.top().map(|top| self.state(top)).transpose();
             record.new_top = if served.is_none() { state()? } else { None };
         }
-        if record == Record::new(vec![ImageName::raw(vdi.0)], record.bytes) {
-            // One raw image needs no record.
-            self.remove(&record_name(vdi))?;
-            self.settle()?;
-        } else {
-            self.put_record(vdi, &record)?;
-            self.remove_replaced(vdi, record)?;
-        }
+        self.store_record(vdi, &record)?;
+        self.remove_replaced(vdi, record)?;
         if before.next.is_some() && !is_pushed {
             return Err(refused(format!("the new image of volume {vdi} is not in use; try again")));
         }
         self.volume(vdi)
+    }
+
+    /// Stores the names of a volume.
+    ///
+    /// # Errors
+    /// The volume does not exist, the names are too long, or a system call failed.
+    pub(crate) fn set_names(&self, vdi: VdiId, names: Names) -> Result<(), SrError> {
+        if !names.are_short() {
+            let [label, description] = Names::MAX_BYTES;
+            let why = format!(
+                "names of at most {label} bytes and descriptions of {description} are stored"
+            );
+            return Err(SrError::Config { key: "name_label".into(), why });
+        }
+        let _lock = self.lock_records();
+        // Its images may be missing, too.
+        self.volume(vdi)?;
+        let record = self.known(vdi)?;
+        if record.names == names {
+            return Ok(());
+        }
+        self.store_record(vdi, &Record { names, ..record })
+    }
+
+    /// Stores a record, unless it says nothing that its one raw image does not say.
+    fn store_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
+        let is_writable = Record::new(vec![ImageName::raw(vdi.0)], record.bytes);
+        if *record != is_writable {
+            return self.put_record(vdi, record);
+        }
+        self.remove(&record_name(vdi))?;
+        self.settle()
     }
 
     /// Decides about `next`.
@@ -268,27 +314,25 @@ impl SrDirectory<'_> {
 
     /// Removes the record of a volume, and the images that no other record has.
     pub(super) fn destroy_recorded(&self, vdi: VdiId, record: Record) -> Result<(), SrError> {
-        let files: BTreeSet<_> = record.files().collect();
-        let point = record.reset_to;
-        self.put_record(vdi, &Record { incomplete: true, reset_to: None, ..record.clone() })?;
-        let nothing = Record { images: Vec::new(), next: None, replaced: Vec::new(), ..record };
-        self.remove_unused(vdi, &nothing, &files)?;
-        self.remove(&record_name(vdi))?;
+        let (name, removed) = (record_name(vdi), format!("{vdi}{}", record::REMOVED));
+        let renamed = renameat(&self.fd, &name, &self.fd, &removed);
+        renamed.map_err(|error| self.os("rename", &name, error))?;
         self.settle()?;
-        point.map_or(Ok(()), |point| self.remove_point(point))
+        self.end_removal(vdi, record)
     }
 
-    /// Removes those of these images that no volume has: neither others, nor this one with its new
-    /// record.
-    pub(super) fn remove_unused(
-        &self,
-        vdi: VdiId,
-        record: &Record,
-        images: &BTreeSet<ImageName>,
-    ) -> Result<(), SrError> {
-        let others = self.records(&self.names()?)?;
-        let others = others.iter().filter(|(other, _)| **other != vdi).map(|(_, other)| other);
-        let used: BTreeSet<_> = others.chain([record]).flat_map(Record::files).collect();
+    /// Removes what the renamed record of a volume names.
+    fn end_removal(&self, vdi: VdiId, record: Record) -> Result<(), SrError> {
+        self.remove_unused(&record.files().collect())?;
+        self.remove(&format!("{vdi}{}", record::REMOVED))?;
+        self.settle()?;
+        record.reset_to.map_or(Ok(()), |point| self.remove_point(point))
+    }
+
+    /// Removes those of these images that no volume has.
+    pub(super) fn remove_unused(&self, images: &BTreeSet<ImageName>) -> Result<(), SrError> {
+        let records = self.records(&self.names()?)?;
+        let used: BTreeSet<_> = records.values().flat_map(Record::used).collect();
         for image in images.difference(&used) {
             self.remove(&image.to_string())?;
         }
@@ -301,7 +345,11 @@ impl SrDirectory<'_> {
     /// A record is invalid, or a system call failed.
     pub(crate) fn remove_incomplete(&self) -> Result<(), SrError> {
         let _lock = self.lock_records();
-        let records = self.records(&self.names()?)?;
+        let names = self.names()?;
+        for (vdi, record) in self.removed(&names)? {
+            self.end_removal(vdi, record)?;
+        }
+        let records = self.records(&names)?;
         let is_point = |point: &VdiId, of: &VdiId| {
             records.get(of).is_some_and(|owner| owner.reset_to == Some(*point))
         };

@@ -83,6 +83,7 @@ fn volume(place: &Path, sr: SrId, name: String) -> Result<Option<Volume>, SrErro
         read_only: true,
         snapshot_of: None,
         resets: false,
+        names: None,
         file_name: Some(name),
     }))
 }

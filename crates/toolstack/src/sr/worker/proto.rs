@@ -8,10 +8,10 @@ use model::id::{SrId, Uuid, VdiId};
 use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
-use crate::sr::{SnapshotOf, Space, SrError, Volume};
+use crate::sr::{Names, SnapshotOf, Space, SrError, Volume};
 
 /// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
-pub(crate) const MAX_LINE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_LINE_BYTES: usize = 80 << 20;
 /// Most volumes that a scan reports.
 pub(crate) const MAX_VOLUMES: usize = 65_536;
 
@@ -106,6 +106,12 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
+    /// Store the names of a volume.
+    SetNames {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        names: Names,
+    },
     /// Ask whether a clone can share the images of a volume as they are.
     CanShare {
         #[serde(with = "text")]
@@ -142,6 +148,7 @@ impl fmt::Display for SrRequest {
             Self::SettleLayer { vdi, .. } => write!(f, "settle the layer of volume {vdi}"),
             Self::SetResetPoint { vdi, .. } => write!(f, "set the reset point of volume {vdi}"),
             Self::PrepareReset { vdi } => write!(f, "prepare a reset of volume {vdi}"),
+            Self::SetNames { vdi, .. } => write!(f, "store the names of volume {vdi}"),
             Self::CanShare { vdi } => write!(f, "look at the layer of volume {vdi}"),
             Self::ShareImages { of, .. } => write!(f, "share the images of volume {of}"),
         }
@@ -189,6 +196,8 @@ pub(crate) struct WireVolume {
     snapshot_of: Option<SnapshotOf>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     resets: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    names: Option<Names>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file_name: Option<String>,
 }
@@ -307,8 +316,18 @@ impl SrResponse {
 impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
         let Volume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, .. } = volume;
-        let (vdi, resets, file_name) = (vdi.0, volume.resets, volume.file_name);
-        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, resets, file_name }
+        let (vdi, resets) = (vdi.0, volume.resets);
+        let (names, file_name) = (volume.names, volume.file_name);
+        Self {
+            vdi,
+            virtual_bytes,
+            physical_bytes,
+            read_only,
+            snapshot_of,
+            resets,
+            names,
+            file_name,
+        }
     }
 }
 
@@ -316,8 +335,18 @@ impl From<WireVolume> for Volume {
     fn from(wire_volume: WireVolume) -> Self {
         let WireVolume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, .. } =
             wire_volume;
-        let (vdi, resets, file_name) = (VdiId(vdi), wire_volume.resets, wire_volume.file_name);
-        Self { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, resets, file_name }
+        let (vdi, resets) = (VdiId(vdi), wire_volume.resets);
+        let (names, file_name) = (wire_volume.names, wire_volume.file_name);
+        Self {
+            vdi,
+            virtual_bytes,
+            physical_bytes,
+            read_only,
+            snapshot_of,
+            resets,
+            names,
+            file_name,
+        }
     }
 }
 
@@ -446,17 +475,18 @@ mod tests {
     #[test]
     fn a_scan_of_the_most_volumes_fits_into_a_line() {
         let vdi = VdiId(Uuid::from_random([7; 16]));
-        let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
-        let snapshot_of = Some(SnapshotOf { vdi, unix_seconds: i64::MIN });
-        let (resets, file_name) = (false, None);
+        let [label, description] = Names::MAX_BYTES.map(|most| "x".repeat(most - 2));
+        let names = Names { label, description };
+        assert!(names.are_short());
         let volume = Volume {
             vdi,
-            virtual_bytes,
-            physical_bytes,
+            virtual_bytes: u64::MAX,
+            physical_bytes: u64::MAX,
             read_only: false,
-            snapshot_of,
-            resets,
-            file_name,
+            snapshot_of: Some(SnapshotOf { vdi, unix_seconds: i64::MIN }),
+            resets: true,
+            names: Some(names),
+            file_name: None,
         };
         let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes =

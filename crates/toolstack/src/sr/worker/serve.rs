@@ -121,6 +121,9 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
         SrRequest::PrepareReset { vdi } => {
             open()?.prepare_reset(VdiId(*vdi)).map(SrResponse::Images)
         }
+        SrRequest::SetNames { vdi, names } => {
+            open()?.set_names(VdiId(*vdi), names.clone()).map(|()| SrResponse::Nothing)
+        }
         SrRequest::CanShare { vdi } => open()?.can_share(VdiId(*vdi)).map(SrResponse::Is),
         SrRequest::ShareImages { vdi, of, snapshot } => {
             let added = open()?.share_images(VdiId(*vdi), VdiId(*of), *snapshot)?;

@@ -73,6 +73,19 @@ fn images_go_with_the_last_volume_that_has_them() {
 }
 
 #[test]
+fn a_removal_that_a_crash_interrupts_ends_at_the_next_attach() {
+    let (dir, _) = made();
+    open(&dir).create_volume(vdi(1), 4096).unwrap();
+    snapshot(&dir, 1, (2, 3));
+    open(&dir).destroy_volume(vdi(2)).unwrap();
+    let removed = format!("{}.removed", vdi(1));
+    std::fs::rename(dir.path().join(record_name(vdi(1))), dir.path().join(removed)).unwrap();
+    assert_eq!(listed(&dir), []);
+    open(&dir).remove_incomplete().unwrap();
+    assert_eq!(names(dir.path()), [MARKER, STORAGE_BLOCKS]);
+}
+
+#[test]
 fn a_layer_counts_only_if_it_is_in_use() {
     let (dir, _) = made();
     open(&dir).create_volume(vdi(1), 4096).unwrap();
