@@ -96,6 +96,12 @@ codes! {
     VM_IS_TEMPLATE vm_is_template(vm);
     /// This cannot be done to a snapshot. Make a machine of it first.
     VM_IS_SNAPSHOT vm_is_snapshot(vm);
+    /// The guest's file systems could not be brought to rest, or not be let go on.
+    VM_SNAPSHOT_WITH_QUIESCE_FAILED vm_quiesce_failed(vm, error);
+    /// The guest took too long to bring its file systems to rest.
+    VM_SNAPSHOT_WITH_QUIESCE_TIMEOUT vm_quiesce_timeout(vm);
+    /// The guest has no agent that answers.
+    VM_SNAPSHOT_WITH_QUIESCE_PLUGIN_DEOS_NOT_RESPOND vm_quiesce_no_agent(vm);
     /// The guest has not said that it can do this.
     VM_LACKS_FEATURE vm_lacks_feature(vm);
     /// The guest has not said that it can shut down when asked.

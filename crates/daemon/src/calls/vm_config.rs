@@ -6,6 +6,7 @@ mod disks;
 mod memory;
 mod provision;
 mod queries;
+mod quiesce;
 mod snapshot;
 
 use model::machine::MAX_VCPUS;
@@ -30,6 +31,7 @@ pub(super) const CALLS: super::Calls = &[
     ("VM.destroy", gated!(may_begin, create::destroy, VmOp::Destroy)),
     ("VM.clone", gated!(may_begin, clone::clone, VmOp::Clone)),
     ("VM.snapshot", gated!(may_begin, snapshot::snapshot, VmOp::Snapshot)),
+    ("VM.snapshot_with_quiesce", gated!(may_begin, snapshot::snapshot, VmOp::SnapshotWithQuiesce)),
     ("VM.revert", gated!(may_begin, snapshot::revert, VmOp::Revert)),
     ("VM.copy", cancellable!(may_begin, clone::copy, VmOp::Copy)),
     ("VM.provision", cancellable!(may_begin, provision::provision, VmOp::Provision)),

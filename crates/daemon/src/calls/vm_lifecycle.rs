@@ -50,7 +50,6 @@ handlers! {
     "suspend" Suspend;
     "resume" Resume;
     "resume_on" ResumeOn;
-    "snapshot_with_quiesce" SnapshotWithQuiesce;
     "checkpoint" Checkpoint;
     "pool_migrate" PoolMigrate;
     "migrate_send" MigrateSend;

@@ -222,6 +222,11 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
     /// Returns the mount points of file systems that the guest's agent reports on this disk. Empty
     /// without an agent. Waits for the agent for a few seconds.
     fn mounts(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<Vec<String>, HvError>>;
+    /// Has the guest's agent freeze the guest's file systems, until [`Hypervisor::thaw`] or the next
+    /// daemon. Returns false without an agent. After an error they may be frozen.
+    fn freeze(&self, vm: VmId) -> BoxFuture<'_, Result<bool, HvError>>;
+    /// Has the guest's agent thaw the guest's file systems. Does nothing without an agent.
+    fn thaw(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
     /// Returns the socket of the serial console; `None` without a domain or a console.
     fn console(&self, vm: VmId) -> Option<PathBuf>;
     /// Returns the receiver of domain events since the start. Only the first caller gets it.

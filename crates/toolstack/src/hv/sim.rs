@@ -243,6 +243,21 @@ impl Hypervisor for SimHv {
         Box::pin(self.0.call(call, query, |why| refused(CallKind::Agent, why)))
     }
 
+    fn freeze(&self, vm: VmId) -> BoxFuture<'_, Result<bool, HvError>> {
+        let freeze = move |state: &mut State| {
+            alive(state, vm)?;
+            Ok(state.agents.contains_key(&vm))
+        };
+        let call = Call::new(CallKind::Freeze).vm(vm);
+        Box::pin(self.0.call(call, freeze, |why| refused(CallKind::Freeze, why)))
+    }
+
+    fn thaw(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        let call = Call::new(CallKind::Thaw).vm(vm);
+        let thaw = move |state: &mut State| alive(state, vm).map(drop);
+        Box::pin(self.0.call(call, thaw, |why| refused(CallKind::Thaw, why)))
+    }
+
     fn console(&self, _vm: VmId) -> Option<PathBuf> {
         None
     }

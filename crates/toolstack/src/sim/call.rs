@@ -58,6 +58,10 @@ pub enum CallKind {
     Detach,
     Snapshot,
     CreateLayer,
+    /// Freeze the file systems of a guest.
+    Freeze,
+    /// Thaw them.
+    Thaw,
     /// Set the content to which a volume goes back.
     SetResetPoint,
     /// Reset a volume.

@@ -90,6 +90,14 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["new-name-description"])
     .of(&VM),
     Command::new(
+        "vm-snapshot-with-quiesce",
+        "Takes a snapshot of a machine's disks while its agent keeps the file systems at rest.",
+        Run::Naming(&VM, "VM.snapshot_with_quiesce"),
+    )
+    .required(&["new-name-label"])
+    .optional(&["new-name-description"])
+    .of(&VM),
+    Command::new(
         "vm-checkpoint",
         "Takes a snapshot of a machine's disks and memory.",
         Run::Naming(&VM, "VM.checkpoint"),

@@ -9,7 +9,7 @@ use xenapi::table::{FieldIx, vbd, vdi, vif, vm};
 use xenapi::{ApiError, Value, codes};
 
 use super::clone::{Copied, clone_disks, copy_devices, copy_fields, destroy_disks, disks};
-use super::{check, create};
+use super::{check, create, quiesce};
 use crate::calls::vdi::snapshot_disks;
 use crate::calls::vm_lifecycle;
 use crate::db::{Ref, Tx, View};
@@ -38,10 +38,15 @@ const POWER_STATE: &str = "power-state-at-snapshot";
 pub(super) async fn snapshot(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let under_way = begin(&ctx, &machine, op, |_| Ok(())).await?;
-    let left_out = args.set("ignore_vdis");
     let mut all = ctx.read(|view| disks(view, &machine))?;
-    all.retain(|disk| !left_out.contains(&disk.value()));
-    let made = snapshot_disks(&ctx, &all).await?;
+    let made = match op {
+        VmOp::SnapshotWithQuiesce => quiesce::snapshot_at_rest(&ctx, &machine, &all).await?,
+        _ => {
+            let left_out = args.set("ignore_vdis");
+            all.retain(|disk| !left_out.contains(&disk.value()));
+            snapshot_disks(&ctx, &all).await?
+        }
+    };
     let copies: Copied = all.into_iter().zip(made.iter().cloned()).collect();
     let recorded =
         ctx.change_stored(|tx| record(tx, &ctx, &machine, args.text("new_name"), &copies));

@@ -17,6 +17,7 @@ mod many;
 mod nets;
 mod pending;
 mod plugs;
+mod quiesced;
 mod records;
 mod running;
 mod snapshots;

@@ -115,6 +115,7 @@ pub(super) fn is_offered(op: VmOp) -> bool {
         VmOp::Clone
             | VmOp::Copy
             | VmOp::Snapshot
+            | VmOp::SnapshotWithQuiesce
             | VmOp::Revert
             | VmOp::Provision
             | VmOp::Start

@@ -39,7 +39,7 @@ const STATES: [(&[PowerState], &str); 12] = {
 };
 
 /// Implemented operations; some of them are shown to clients.
-const SERVED: &str = "clone copy snapshot revert provision start start_on pause unpause clean_shutdown clean_reboot \
+const SERVED: &str = "clone copy snapshot snapshot_with_quiesce revert provision start start_on pause unpause clean_shutdown clean_reboot \
     hard_shutdown hard_reboot changing_dynamic_range changing_static_range \
     changing_memory_limits changing_VCPUs make_into_template destroy";
 const SERVED_UNSEEN: &str =
@@ -250,11 +250,14 @@ fn what_is_shown_of_ordinary_machines() {
     let running = VmFacts::new(PowerState::Running);
     assert_eq!(
         shown(&running),
-        "snapshot pause hard_shutdown hard_reboot",
+        "snapshot snapshot_with_quiesce pause hard_shutdown hard_reboot",
         "the guest is not up yet"
     );
     let up = machine(VmOp::CleanShutdown, PowerState::Running);
-    assert_eq!(shown(&up), "snapshot pause clean_shutdown clean_reboot hard_shutdown hard_reboot");
+    assert_eq!(
+        shown(&up),
+        "snapshot snapshot_with_quiesce pause clean_shutdown clean_reboot hard_shutdown hard_reboot"
+    );
     let ending = VmFacts { current: vec![VmOp::CleanShutdown], ..up.clone() };
     assert_eq!(shown(&ending), "hard_shutdown hard_reboot");
     let ended = VmFacts { current: vec![VmOp::HardShutdown], ..up.clone() };

@@ -78,15 +78,24 @@ fn refused(command: &str, why: &str) -> HvError {
     HvError::Refused { what: format!("the guest's agent: {command}"), why: why.to_owned() }
 }
 
-/// Runs a session within its deadline. Only one session runs at a time.
+/// Runs a session within its usual deadline.
 pub(super) async fn talking<T>(
     domain: &Domain,
     talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
 ) -> Result<T, HvError> {
+    talking_for(domain, TALK_DEADLINE, talk).await
+}
+
+/// Runs a session within this deadline. Only one session runs at a time.
+pub(super) async fn talking_for<T>(
+    domain: &Domain,
+    after: Duration,
+    talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
+) -> Result<T, HvError> {
     let _alone = domain.agent.lock().await;
     let talk = async { talk(AgentSession::begin(domain).await?).await };
-    let late = |_| HvError::Late { what: "the guest's agent".into(), after: TALK_DEADLINE };
-    timeout(TALK_DEADLINE, talk).await.map_err(late)?
+    let late = |_| HvError::Late { what: "the guest's agent".into(), after };
+    timeout(after, talk).await.map_err(late)?
 }
 
 /// Requests a shutdown in the agent's `mode`. On success the agent does not answer.

@@ -10,7 +10,7 @@ use super::device_ids::Device;
 use super::domain::{Domain, connect};
 use super::drives::drives;
 use super::rundir::{DomainRecord, RunDir};
-use super::{QemuHypervisor, WatchedDomain, os};
+use super::{QemuHypervisor, WatchedDomain, freeze, os};
 use crate::hv::{DomainInfo, HvError};
 use crate::qemu::qmp::Qmp;
 
@@ -57,9 +57,11 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
     let mut queries = tokio::task::JoinSet::new();
     for vm in RunDir::list(run).map_err(|source| os("reading", run, source))? {
         match qemu.held(vm).await {
-            Ok(Some(watched_domain)) => {
-                drop(queries.spawn(async move { observe(&watched_domain).await }))
-            }
+            Ok(Some(watched_domain)) => drop(queries.spawn(async move {
+                let domain_info = observe(&watched_domain).await;
+                freeze::thaw_left(&watched_domain.domain).await;
+                domain_info
+            })),
             Ok(None) => domain_info.push(remains(&RunDir::of(run, vm), vm)),
             // A machine that cannot be queried counts as existing, and does not hide the others.
             Err(error) => {

@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 
 use super::device_ids::Device;
 use super::rundir::RunDir;
-use super::{QemuHypervisor, agent, create, devices, discovery, drives, guest_mounts, kill, lock};
+use super::{
+    QemuHypervisor, agent, create, devices, discovery, drives, freeze, guest_mounts, kill, lock,
+};
 use crate::boxed_future::BoxFuture;
 use crate::hv::{
     CdMedium, DiskPlug, DomainEvent, DomainInfo, GuestInfo, HvError, Hypervisor, NicPlug,
@@ -128,6 +130,20 @@ impl Hypervisor for QemuHypervisor {
         Box::pin(async move {
             let Some(watched_domain) = self.held(vm).await? else { return Ok(Vec::new()) };
             guest_mounts::mounts(&watched_domain.domain, vbd).await
+        })
+    }
+
+    fn freeze(&self, vm: VmId) -> BoxFuture<'_, Result<bool, HvError>> {
+        Box::pin(async move {
+            let watched_domain = self.held(vm).await?.ok_or(HvError::Absent)?;
+            freeze::freeze(&watched_domain.domain).await
+        })
+    }
+
+    fn thaw(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(async move {
+            let Some(watched_domain) = self.held(vm).await? else { return Ok(()) };
+            freeze::thaw(&watched_domain.domain).await
         })
     }
 

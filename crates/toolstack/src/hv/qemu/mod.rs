@@ -27,6 +27,7 @@ mod discovery;
 mod domain;
 mod domains;
 mod drives;
+mod freeze;
 mod group;
 mod guest_mounts;
 mod guest_request;

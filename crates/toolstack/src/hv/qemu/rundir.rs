@@ -6,6 +6,7 @@
 //!             messages       this output, at most 64 KiB
 //!             trace          QEMU's trace of its run states
 //!             pid            its id, which it writes itself before it becomes QEMU
+//!             frozen         exists while the guest's file systems may be frozen
 //!             qmp.sock console.sock agent.sock
 //! ```
 //! The lock shows whether a process exists, without the use of a process id. No process can appear
@@ -88,6 +89,28 @@ impl RunDir {
 
     pub(super) fn agent(&self) -> PathBuf {
         self.0.join("agent.sock")
+    }
+
+    fn frozen(&self) -> PathBuf {
+        self.0.join("frozen")
+    }
+
+    /// Records that the guest's file systems may be frozen.
+    pub(super) fn mark_frozen(&self) -> io::Result<()> {
+        File::create(self.frozen()).map(drop)
+    }
+
+    /// Records that the guest's file systems are not frozen.
+    pub(super) fn unmark_frozen(&self) -> io::Result<()> {
+        match fs::remove_file(self.frozen()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the guest's file systems may be frozen.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen().exists()
     }
 
     pub(super) fn pid_file(&self) -> PathBuf {
