@@ -275,5 +275,8 @@ fn what_is_shown_of_ordinary_machines() {
     assert_eq!(shown(&host), "");
     let reason = String::from("audit");
     let blocked = VmFacts { blocked: BTreeMap::from([(VmOp::Pause, reason)]), ..up };
-    assert_eq!(shown(&blocked), "snapshot clean_shutdown clean_reboot hard_shutdown hard_reboot");
+    assert_eq!(
+        shown(&blocked),
+        "snapshot snapshot_with_quiesce clean_shutdown clean_reboot hard_shutdown hard_reboot"
+    );
 }
