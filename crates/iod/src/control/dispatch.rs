@@ -73,6 +73,8 @@ pub(crate) fn answer(
             | Call::ImageCreate(_)
             | Call::ImageConvert(_)
             | Call::ImageSnapshot(_)
+            | Call::ImageExport(_)
+            | Call::ImageImport(_)
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
@@ -199,6 +201,8 @@ fn carry_out(
         | Call::ImageCreate(_)
         | Call::ImageConvert(_)
         | Call::ImageSnapshot(_)
+        | Call::ImageExport(_)
+        | Call::ImageImport(_)
         | Call::ImageProgress
         | Call::StorageCalibrate(_)
         | Call::StorageProfile(_)

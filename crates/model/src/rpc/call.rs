@@ -14,9 +14,10 @@ use crate::image::{
     ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageSnapshotCall,
     MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
+use crate::image_stream::{ImageExport, ImageImport};
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
-use crate::spec::{DiskSpec, FileRef};
+use crate::spec::{Backend, DiskSpec, FileRef};
 
 /// A call with checked parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +78,10 @@ pub enum Call {
     ImageConvert(ImageConvert),
     /// `image.snapshot`: create an image over one that no program writes.
     ImageSnapshot(ImageSnapshotCall),
+    /// `image.export`: send a disk as a stream.
+    ImageExport(Box<ImageExport>),
+    /// `image.import`: make an image of a stream.
+    ImageImport(Box<ImageImport>),
     /// `image.progress`: report how far the running conversions are.
     ImageProgress,
     /// `storage.calibrate`: measure a storage.
@@ -99,7 +104,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 36] = [
+pub const METHODS: [&str; 38] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -127,6 +132,8 @@ pub const METHODS: [&str; 36] = [
     "image.create",
     "image.convert",
     "image.snapshot",
+    "image.export",
+    "image.import",
     "image.progress",
     "storage.calibrate",
     "storage.profile",
@@ -272,10 +279,7 @@ impl Call {
             "image.convert" => {
                 let convert: ImageConvert = typed(params)?;
                 check_image(&convert.path, convert.deadline_s)?;
-                let paths = convert.source.files().map(FileRef::path);
-                if paths.into_iter().any(|path| path.is_none_or(|path| !path.is_absolute())) {
-                    return Err(invalid("the files of source must be absolute paths".into()));
-                }
+                check_source(&convert.source)?;
                 Ok(Self::ImageConvert(convert))
             }
             "image.snapshot" => {
@@ -283,6 +287,20 @@ impl Call {
                 check_image(&snapshot.path, 1)?;
                 check_image(&snapshot.base, 1)?;
                 Ok(Self::ImageSnapshot(snapshot))
+            }
+            "image.export" => {
+                let export: Box<ImageExport> = typed(params)?;
+                check_image(&export.stream, export.deadline_s)?;
+                check_source(&export.source)?;
+                export.base.as_ref().map_or(Ok(()), |base| check_source(&base.source))?;
+                Ok(Self::ImageExport(export))
+            }
+            "image.import" => {
+                let import: Box<ImageImport> = typed(params)?;
+                check_image(&import.path, import.deadline_s)?;
+                check_image(&import.stream, import.deadline_s)?;
+                check_source(&import.present)?;
+                Ok(Self::ImageImport(import))
             }
             "image.progress" => Ok(Self::ImageProgress),
             other => Err(unknown(other)),
@@ -308,6 +326,15 @@ fn check_image(path: &Path, deadline_s: u32) -> Result<(), RpcError> {
     }
     if !(1..=MAX_IMAGE_DEADLINE_S).contains(&deadline_s) {
         return Err(invalid(format!("deadline_s must be 1 to {MAX_IMAGE_DEADLINE_S}")));
+    }
+    Ok(())
+}
+
+/// Checks that a tree consists of files that are named by absolute paths.
+fn check_source(source: &Backend) -> Result<(), RpcError> {
+    let mut paths = source.files().map(FileRef::path);
+    if paths.any(|path| path.is_none_or(|path| !path.is_absolute())) {
+        return Err(invalid("the files of a tree must be absolute paths".into()));
     }
     Ok(())
 }
