@@ -33,10 +33,11 @@ pub struct SnapshotPlan {
 }
 
 /// SR with its driver.
-struct Place<'a> {
-    sr: SrId,
-    driver: &'a dyn SrDriver,
-    datapath: Arc<dyn Datapath>,
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) sr: SrId,
+    pub(super) driver: &'a dyn SrDriver,
+    pub(super) datapath: Arc<dyn Datapath>,
 }
 
 /// Volume that gets a new image.
@@ -138,7 +139,7 @@ impl Machines {
         Ok(to.driver.settle_layer(to.sr, copy, None).await?)
     }
 
-    async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {
+    pub(super) async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {
         let driver = self.drivers.sr(kind);
         let driver = driver.ok_or_else(|| missing("no driver for storage of type", kind))?;
         if !driver.can_snapshot() {

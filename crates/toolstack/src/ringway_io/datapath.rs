@@ -3,11 +3,12 @@
 use std::fmt;
 
 use model::image::{ImageConvert, ImageSnapshotCall};
+use model::image_stream::{ImageExport, ImageImport};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 
-use super::DatapathError;
+use super::{DatapathError, ExportStream, ImportStream};
 use crate::boxed_future::BoxFuture;
 
 /// Driver that serves disks. A call whose goal is already reached does nothing and succeeds. Disks
@@ -41,6 +42,16 @@ pub trait Datapath: fmt::Debug + Send + Sync {
         convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Begins to read a disk as a stream. The field `stream` is filled in.
+    fn export<'a>(
+        &'a self,
+        export: &'a ImageExport,
+    ) -> BoxFuture<'a, Result<ExportStream, DatapathError>>;
+    /// Begins to make an image of a stream. The field `stream` is filled in.
+    fn import<'a>(
+        &'a self,
+        import: &'a ImageImport,
+    ) -> BoxFuture<'a, Result<ImportStream, DatapathError>>;
     /// Changes the caps of a disk.
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Changes the share of a disk in its storage.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use model::image::{ImageConvert, ImageSnapshotCall};
+use model::image_stream::{ImageExport, ImageImport};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, PollSpec};
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 use super::rpc_client::{RpcCall, RpcClient, gone_is_done, is, task, typed};
 use super::spec_store::SpecStore;
 use super::supervisor::Supervisor;
-use super::{Datapath, DatapathError, RpcConnection};
+use super::{Datapath, DatapathError, ExportStream, ImportStream, RpcConnection};
 use crate::boxed_future::BoxFuture;
 
 /// Interval between two reports of the progress of a copy.
@@ -246,6 +247,28 @@ impl Datapath for SrDatapath {
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         Box::pin(self.convert(convert, progress))
+    }
+
+    fn export<'a>(
+        &'a self,
+        export: &'a ImageExport,
+    ) -> BoxFuture<'a, Result<ExportStream, DatapathError>> {
+        Box::pin(async move {
+            let supervisor = &self.rpc_client.supervisor;
+            supervisor.ready(true).await?;
+            ExportStream::open(supervisor.control(), export.clone()).await
+        })
+    }
+
+    fn import<'a>(
+        &'a self,
+        import: &'a ImageImport,
+    ) -> BoxFuture<'a, Result<ImportStream, DatapathError>> {
+        Box::pin(async move {
+            let supervisor = &self.rpc_client.supervisor;
+            supervisor.ready(true).await?;
+            ImportStream::open(supervisor.control(), import.clone()).await
+        })
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

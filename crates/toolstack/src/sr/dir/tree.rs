@@ -7,6 +7,8 @@
 //!   record names the old one.
 //! - A record is marked as incomplete before the images that only it names are removed.
 
+mod import;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -21,6 +23,7 @@ use super::directory::{SrDirectory, location, volume};
 use super::marker::{MARKER, Marker};
 use super::record::{self, FileState, ImageName, MAX_IMAGES, Record, SnapshotOf};
 use crate::sr::{SrError, Volume};
+pub(super) use import::import_name;
 
 /// Lock of all records that this process changes. A worker has one SR.
 static TURN: Mutex<()> = Mutex::new(());

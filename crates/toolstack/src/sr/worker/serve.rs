@@ -112,5 +112,15 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let volume = |volume: Volume| SrResponse::Volume(volume.into());
             Ok(added.map_or(SrResponse::Nothing, volume))
         }
+        SrRequest::PrepareImport { vdi } => {
+            open()?.prepare_import(VdiId(*vdi)).map(SrResponse::Images)
+        }
+        SrRequest::SettleImport { vdi, layer } => {
+            let volume = open()?.settle_import(VdiId(*vdi), *layer)?;
+            Ok(SrResponse::Volume(volume.into()))
+        }
+        SrRequest::AbandonImport { vdi } => {
+            open()?.abandon_import(VdiId(*vdi)).map(|()| SrResponse::Nothing)
+        }
     }
 }

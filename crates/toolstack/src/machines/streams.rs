@@ -1,0 +1,123 @@
+//! Disks of volumes as streams: export and import.
+
+use std::path::PathBuf;
+
+use model::id::{SrId, Uuid, VdiId};
+use model::image::{ImageFormat, MAX_IMAGE_DEADLINE_S};
+use model::image_stream::{ExportBase, ImageExport, ImageImport, ImageImported};
+
+use super::snapshots::Place;
+use super::{Machines, StepError};
+use crate::ringway_io::{ExportStream, ImportStream};
+use crate::sr::{Layer, Volume};
+
+/// Result of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Imported {
+    /// The volume has the new content.
+    Volume(Volume),
+    /// The stream is not an image that the volume can take. The volume has its former content.
+    Refused(String),
+}
+
+/// Import under way. End it with [`VolumeImport::finish`] or [`VolumeImport::abandon`]: what a dropped
+/// one leaves is removed by the next import, or the next attach of the SR.
+#[derive(Debug)]
+pub struct VolumeImport<'a> {
+    place: Place<'a>,
+    vdi: VdiId,
+    stream: ImportStream,
+}
+
+impl Machines {
+    /// Begins to read a volume as an image of this format. With `base`, the image has what differs
+    /// from that volume. The caller makes sure that no guest writes either meanwhile.
+    ///
+    /// # Errors
+    /// A volume does not exist, or its SR fails.
+    pub async fn export_volume(
+        &self,
+        (sr, kind): (SrId, &str),
+        vdi: VdiId,
+        base: Option<((SrId, &str), VdiId)>,
+        format: ImageFormat,
+    ) -> Result<ExportStream, StepError> {
+        let place = self.place(sr, kind).await?;
+        let source = place.driver.images(sr, vdi).await?;
+        let base = match base {
+            None => None,
+            Some(((sr, kind), base)) => {
+                let source = self.place(sr, kind).await?.driver.images(sr, base).await?;
+                Some(ExportBase { source, id: base.0.bytes(), name: format!("{base}.vhd") })
+            }
+        };
+        let (id, deadline_s) = (vdi.0.bytes(), MAX_IMAGE_DEADLINE_S);
+        let stream = PathBuf::new();
+        let export = ImageExport { source, format, id, base, stream, deadline_s };
+        Ok(place.datapath.export(&export).await?)
+    }
+
+    /// Begins to give a volume new content from an image of this format. The caller has locked the
+    /// volume ([`Machines::lock_volume`]), and keeps the lock until the import has ended. `open_end`
+    /// says that the sender does not know the length of the image.
+    ///
+    /// # Errors
+    /// The volume does not exist or is read-only, or its SR fails.
+    pub async fn import_volume(
+        &self,
+        (sr, kind): (SrId, &str),
+        vdi: VdiId,
+        format: ImageFormat,
+        open_end: bool,
+    ) -> Result<VolumeImport<'_>, StepError> {
+        let place = self.place(sr, kind).await?;
+        let Layer { file: path, base: present } = place.driver.prepare_import(sr, vdi).await?;
+        let (deadline_s, stream) = (MAX_IMAGE_DEADLINE_S, PathBuf::new());
+        let import = ImageImport { present, path, format, open_end, stream, deadline_s };
+        let stream = place.datapath.import(&import).await?;
+        Ok(VolumeImport { place, vdi, stream })
+    }
+}
+
+impl VolumeImport<'_> {
+    /// Sends bytes of the image. Returns false if no more are needed: [`Self::finish`] has the
+    /// result.
+    pub async fn write(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write(bytes).await
+    }
+
+    /// Ends the image, and gives the volume its content. `layer` is the name of a new image, if one
+    /// is needed.
+    ///
+    /// # Errors
+    /// The SR fails. The volume has its former content.
+    pub async fn finish(self, layer: Uuid) -> Result<Imported, StepError> {
+        let Self { place, vdi, stream } = self;
+        let layer = match stream.finish().await {
+            Ok(ImageImported::Replacement) => None,
+            Ok(ImageImported::Layer) => Some(layer),
+            Ok(ImageImported::Refused(why)) => return Ok(Imported::Refused(why)),
+            Err(error) => {
+                remove(&place, vdi).await;
+                return Err(error.into());
+            }
+        };
+        let settled = place.driver.settle_import(place.sr, vdi, layer).await;
+        if settled.is_err() {
+            remove(&place, vdi).await;
+        }
+        Ok(Imported::Volume(settled?))
+    }
+
+    /// Ends the import without a result. The volume has its former content.
+    pub async fn abandon(self) {
+        let Self { place, vdi, stream } = self;
+        stream.cut().await;
+        remove(&place, vdi).await;
+    }
+}
+
+/// Removes the new image. The next import or attach removes one that is left.
+async fn remove(place: &Place<'_>, vdi: VdiId) {
+    let _left = place.driver.abandon_import(place.sr, vdi).await;
+}
