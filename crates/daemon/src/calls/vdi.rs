@@ -3,6 +3,7 @@
 mod create;
 mod resize;
 mod snapshot;
+mod stream;
 
 use model::refusal::Refusal;
 use model::sr::SrOp;
@@ -22,6 +23,7 @@ use crate::records::fields::{reference, uuid};
 
 pub(super) use create::{create_disk, destroy_disk};
 pub(super) use snapshot::{clone_disk, copy_disk, snapshot_disks};
+pub(crate) use stream::{Export, begin_export, import};
 
 pub(super) const CALLS: super::Calls = &[
     ("VDI.create", Handler::Long(|ctx, args| Box::pin(create::create(ctx, args)))),

@@ -19,9 +19,9 @@ const PROGRESS_STEP: f64 = 0.01;
 /// Handle of a task, for the handler of its call.
 #[derive(Clone, Debug)]
 pub struct TaskHandle {
-    app: Arc<AppState>,
-    reference: Ref,
-    cancel: CancelToken,
+    pub(super) app: Arc<AppState>,
+    pub(super) reference: Ref,
+    pub(super) cancel: CancelToken,
 }
 
 impl TaskHandle {

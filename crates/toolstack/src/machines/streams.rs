@@ -20,7 +20,7 @@ pub enum Imported {
     Refused(String),
 }
 
-/// Import under way. End it with [`VolumeImport::finish`] or [`VolumeImport::abandon`]: what a dropped
+/// Import under way. End it with [`VolumeImport::settle`] or [`VolumeImport::abandon`]: what a dropped
 /// one leaves is removed by the next import, or the next attach of the SR.
 #[derive(Debug)]
 pub struct VolumeImport<'a> {
@@ -86,21 +86,25 @@ impl VolumeImport<'_> {
         self.stream.write(bytes).await
     }
 
-    /// Ends the image, and gives the volume its content. `layer` is the name of a new image, if one
-    /// is needed.
+    /// Ends the image, and waits for the result. May be dropped; then [`Self::abandon`] ends the
+    /// import.
+    ///
+    /// # Errors
+    /// The SR failed. [`Self::abandon`] ends the import.
+    pub async fn finish(&mut self) -> Result<ImageImported, StepError> {
+        Ok(self.stream.finish().await?)
+    }
+
+    /// Gives the volume its content. `layer` is the name of a new image, if one is needed.
     ///
     /// # Errors
     /// The SR fails. The volume has its former content.
-    pub async fn finish(self, layer: Uuid) -> Result<Imported, StepError> {
-        let Self { place, vdi, stream } = self;
-        let layer = match stream.finish().await {
-            Ok(ImageImported::Replacement) => None,
-            Ok(ImageImported::Layer) => Some(layer),
-            Ok(ImageImported::Refused(why)) => return Ok(Imported::Refused(why)),
-            Err(error) => {
-                remove(&place, vdi).await;
-                return Err(error.into());
-            }
+    pub async fn settle(self, made: ImageImported, layer: Uuid) -> Result<Imported, StepError> {
+        let Self { place, vdi, .. } = self;
+        let layer = match made {
+            ImageImported::Replacement => None,
+            ImageImported::Layer => Some(layer),
+            ImageImported::Refused(why) => return Ok(Imported::Refused(why)),
         };
         let settled = place.driver.settle_import(place.sr, vdi, layer).await;
         if settled.is_err() {

@@ -182,7 +182,7 @@ impl ImportStream {
     ///
     /// # Errors
     /// The storage failed. Nothing was made.
-    pub async fn finish(mut self) -> Result<ImageImported, DatapathError> {
+    pub async fn finish(&mut self) -> Result<ImageImported, DatapathError> {
         if self.outcome.is_none() {
             self.write_frame(&[]).await;
         }
@@ -241,10 +241,7 @@ impl Door {
     ) -> Result<(UnixStream, StreamCall), DatapathError> {
         let mut carrier = RpcConnection::connect(control).await?;
         let mut call =
-            StreamCall::begin(
-                method,
-                async move { carrier.call(method, params, deadline).await },
-            );
+            StreamCall::begin(method, async move { carrier.call(method, params, deadline).await });
         let accepted = async {
             tokio::select! {
                 accepted = self.listener.accept() => Ok(accepted.map_err(lost)?.0),
@@ -257,8 +254,10 @@ impl Door {
                 }),
             }
         };
-        let late =
-            |_| DatapathError::Late { what: format!("{method} with a stream"), deadline: BEGIN_DEADLINE };
+        let late = |_| DatapathError::Late {
+            what: format!("{method} with a stream"),
+            deadline: BEGIN_DEADLINE,
+        };
         let stream = timeout(BEGIN_DEADLINE, accepted).await.map_err(late)??;
         Ok((stream, call))
     }

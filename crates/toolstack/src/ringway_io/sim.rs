@@ -229,9 +229,8 @@ impl Datapath for SimPath {
                 Ok(volume.map_or(0, |volume| volume.bytes))
             });
             let bytes = bytes.await?;
-            let (near, far) = UnixStream::pair().map_err(|error| {
-                refused(CallKind::Export, error.to_string())
-            })?;
+            let (near, far) =
+                UnixStream::pair().map_err(|error| refused(CallKind::Export, error.to_string()))?;
             let work = async move {
                 let mut zeroes = tokio::io::repeat(0).take(bytes);
                 let mut far = far;
@@ -254,8 +253,7 @@ impl Datapath for SimPath {
     ) -> BoxFuture<'a, Result<ImportStream, DatapathError>> {
         Box::pin(async move {
             self.call((CallKind::Import, ""), |_| Ok(())).await?;
-            let failed =
-                |error: std::io::Error| refused(CallKind::Import, error.to_string());
+            let failed = |error: std::io::Error| refused(CallKind::Import, error.to_string());
             let (near, mut far) = UnixStream::pair().map_err(failed)?;
             let work = async move {
                 loop {

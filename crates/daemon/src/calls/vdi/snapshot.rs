@@ -188,7 +188,11 @@ pub(in crate::calls) async fn copy_disk(
 }
 
 /// Returns the SR with its id and type.
-fn placed(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Result<(SrHandle, (SrId, String)), ApiError> {
+pub(super) fn placed(
+    ctx: &Ctx,
+    view: &View<'_>,
+    place: &Ref,
+) -> Result<(SrHandle, (SrId, String)), ApiError> {
     let id = SrId(uuid(view, place, sr::Field::uuid)?);
     let kind = text(view, place, sr::Field::r#type)?.to_owned();
     Ok((ctx.app.storage.of(view, place)?, (id, kind)))
@@ -214,11 +218,11 @@ fn of_snapshot(disk: &Ref, now: Date) -> [(FieldIx, Value); 3] {
     ]
 }
 
-fn new_id() -> VdiId {
+pub(super) fn new_id() -> VdiId {
     VdiId(Uuid::from_random(random::bytes()))
 }
 
-fn refused(ctx: &Ctx, disk: Option<&&Disk>, op: VdiOp, error: StepError) -> ApiError {
+pub(super) fn refused(ctx: &Ctx, disk: Option<&&Disk>, op: VdiOp, error: StepError) -> ApiError {
     let about = match disk {
         Some(disk) => ctx.read(|view| About::vdi(view, &disk.disk, op)),
         None => About::vm(&Ref::from(NULL_REF), model::vm::VmOp::Snapshot),

@@ -40,11 +40,7 @@ impl SrDirectory<'_> {
     ///
     /// # Errors
     /// The volume or the new image does not exist, or a system call failed.
-    pub(crate) fn settle_import(
-        &self,
-        vdi: VdiId,
-        layer: Option<Uuid>,
-    ) -> Result<Volume, SrError> {
+    pub(crate) fn settle_import(&self, vdi: VdiId, layer: Option<Uuid>) -> Result<Volume, SrError> {
         let _lock = self.lock_records();
         let mut record = self.written(vdi)?;
         let top = record.top().ok_or(SrError::NoVolume(vdi))?.to_string();
@@ -58,7 +54,9 @@ impl SrDirectory<'_> {
             return self.volume(vdi);
         };
         if record.images.len() >= MAX_IMAGES {
-            return Err(refused(format!("volume {vdi} has {MAX_IMAGES} images, the most possible")));
+            return Err(refused(format!(
+                "volume {vdi} has {MAX_IMAGES} images, the most possible"
+            )));
         }
         let layer = ImageName::qcow2(layer);
         record.next = Some(layer);
