@@ -16,7 +16,9 @@ use crate::app::AppState;
 use crate::db::{Db, Ref, View};
 use crate::disk_streams;
 use crate::dispatch::{dispatch, text};
-use crate::http::{ApiHandler, ConsoleError, ConsoleRequest, DiskRequest, ExportBody, ImportBody};
+use crate::http::{
+    ApiHandler, ConsoleError, ConsoleRequest, DiskRequest, ExportBody, ImportAnswer, ImportBody,
+};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::reconcile::full_storage;
@@ -101,7 +103,7 @@ impl ApiHandler for ApiService {
         disk_request: DiskRequest,
         import_body: ImportBody,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<String, ApiError>> {
+    ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>> {
         Box::pin(disk_streams::import(Arc::clone(&self.app), disk_request, import_body, peer))
     }
 

@@ -22,7 +22,7 @@ use crate::app::AppState;
 use crate::calls::vdi::{self as vdi_calls, Export};
 use crate::db::Ref;
 use crate::dispatch::Ctx;
-use crate::http::{DiskRequest, ExportBody, ImportBody};
+use crate::http::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
 use crate::ops::run::OpCaller;
 use crate::peer::Peer;
 use crate::records::fields::text;
@@ -229,50 +229,98 @@ async fn carry_export(
     (outcome, last)
 }
 
-/// Carries out an import. Returns its task.
+/// Carries out an import, and answers when it has ended. A request without a task and without a length
+/// is answered at once, as XenServer answers: clients look for a redirection like this, before they
+/// send a stream whose length they do not know.
 ///
 /// # Errors
 /// Those of the session, the VDI, its SR and the image.
 pub(crate) async fn import(
     app: Arc<AppState>,
     disk_request: DiskRequest,
-    mut import_body: ImportBody,
+    import_body: ImportBody,
     peer: Peer,
-) -> Result<String, ApiError> {
-    let access = Access::open(&app, &disk_request, &peer, "http/put_import_raw_vdi").await;
-    let mut access = match access {
-        Ok(access) => access,
+) -> Result<ImportAnswer, ApiError> {
+    let begun = begin_import(&app, &disk_request, &import_body, &peer).await;
+    let (access, task) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             import_body.discard().await;
             return Err(error);
         }
     };
     if disk_request.task.is_none() && import_body.length() == Some(0) {
-        // Clients look for a redirection like this, before they send a stream.
-        let disk = access.disk(disk_request.vdi.as_ref(), "vdi");
-        access.close();
-        return disk.map(|_| NULL_REF.to_owned());
+        // Clients look for a redirection like this, too.
+        access.end(&Ok(Value::text("")));
+        return Ok(ImportAnswer::Done(task));
     }
-    let task = match access.carry("VDI.import", disk_request.task.as_ref()) {
-        Ok(task) => task,
-        Err(error) => {
-            access.close();
-            import_body.discard().await;
-            return Err(error);
-        }
-    };
+    let is_answered_now = disk_request.task.is_none() && import_body.has_open_end();
     // A task of its own, so that it cleans up if the client disconnects.
-    let carried = tokio::spawn(async move {
-        let outcome = carry_import(&access, &disk_request, &mut import_body).await;
-        access.end(&outcome);
-        import_body.discard().await;
-        outcome
-    });
+    let carried = tokio::spawn(carry_import(access, disk_request, import_body));
+    if is_answered_now {
+        let (sender, end) = mpsc::channel(1);
+        tokio::spawn(async move {
+            // The task of the API has the outcome.
+            let _told = carried.await;
+            drop(sender);
+        });
+        return Ok(ImportAnswer::Begun(task, end));
+    }
     let panicked = |_| Err(codes::internal("the import panicked; see the server log"));
-    carried.await.unwrap_or_else(panicked).map(|_| task)
+    carried.await.unwrap_or_else(panicked).map(|_| ImportAnswer::Done(task))
 }
 
+/// Checks who asks for an import to which VDI, and finds the task that shows it. A request that may
+/// only look for a redirection has none before its first byte.
+async fn begin_import(
+    app: &Arc<AppState>,
+    disk_request: &DiskRequest,
+    import_body: &ImportBody,
+    peer: &Peer,
+) -> Result<(Access, String), ApiError> {
+    let mut access = Access::open(app, disk_request, peer, "http/put_import_raw_vdi").await?;
+    let is_probe = import_body.length() == Some(0) || import_body.has_open_end();
+    let begun = match is_probe && disk_request.task.is_none() {
+        true => {
+            let disk = access.disk(disk_request.vdi.as_ref(), "vdi");
+            disk.map(|_| NULL_REF.to_owned())
+        }
+        false => access.carry("VDI.import", disk_request.task.as_ref()),
+    };
+    match begun {
+        Ok(task) => Ok((access, task)),
+        Err(error) => {
+            access.close();
+            Err(error)
+        }
+    }
+}
+
+/// Carries out an import and ends its task.
 async fn carry_import(
+    mut access: Access,
+    disk_request: DiskRequest,
+    mut import_body: ImportBody,
+) -> Result<Value, ApiError> {
+    if access.ctx.task.is_none() {
+        if !import_body.has_bytes().await {
+            access.close();
+            return Ok(Value::text(""));
+        }
+        if let Err(error) = access.carry("VDI.import", None) {
+            access.close();
+            return Err(error);
+        }
+    }
+    let outcome = replace_content(&access, &disk_request, &mut import_body).await;
+    access.end(&outcome);
+    if !import_body.has_open_end() {
+        import_body.discard().await;
+    }
+    outcome
+}
+
+async fn replace_content(
     access: &Access,
     disk_request: &DiskRequest,
     import_body: &mut ImportBody,

@@ -95,10 +95,21 @@ pub struct ExportBody {
     pub pieces: mpsc::Receiver<io::Result<Bytes>>,
 }
 
+/// Answer to an import.
+#[derive(Debug)]
+pub enum ImportAnswer {
+    /// The disk has its new content. The reference is that of the task.
+    Done(String),
+    /// The task will tell. The answer ends with the stream, which has no bytes.
+    Begun(String, mpsc::Receiver<io::Result<Bytes>>),
+}
+
 /// Body of an import.
 #[derive(Debug)]
 pub struct ImportBody {
     body: Incoming,
+    /// First bytes, if they were waited for.
+    first: Option<Bytes>,
     /// Whether the client waits for a word before it sends.
     expects: bool,
     length: Option<u64>,
@@ -125,11 +136,22 @@ impl ImportBody {
         self.length == Some(UNKNOWN_LENGTH)
     }
 
+    /// Waits for the first bytes. Returns false if none come.
+    pub async fn has_bytes(&mut self) -> bool {
+        if self.first.is_none() {
+            self.first = self.next().await.ok().flatten();
+        }
+        self.first.is_some()
+    }
+
     /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
     /// The client has gone, or sends nothing any more.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BodyCut> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
         loop {
             let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
             match timeout(STALL_DEADLINE, frame).await {
@@ -177,11 +199,14 @@ pub(super) async fn answer(
             let length = head.headers.get(header::CONTENT_LENGTH);
             let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
             let expects = head.headers.contains_key(header::EXPECT);
-            let import_body = ImportBody { body, expects, length };
+            let import_body = ImportBody { body, first: None, expects, length };
             match api_handler.import(disk_request, import_body, peer).await {
-                Ok(task) => {
+                Ok(ImportAnswer::Done(task)) => {
                     let body = text(StatusCode::OK, "text/plain", String::new());
                     last(with_task(body, &task))
+                }
+                Ok(ImportAnswer::Begun(task, end)) => {
+                    last(with_task(Response::new(ResponseBody::of_end(end)), &task))
                 }
                 Err(error) => refused(&error),
             }

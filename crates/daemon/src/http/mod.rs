@@ -47,7 +47,7 @@ use crate::sessions::ConnectionSession;
 
 pub use certificate::{TlsError, server_config};
 pub use console::{ConsoleError, ConsoleRequest};
-pub use disks::{BodyCut, DiskRequest, ExportBody, ImportBody};
+pub use disks::{BodyCut, DiskRequest, ExportBody, ImportAnswer, ImportBody};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
@@ -70,13 +70,13 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
         disk_request: DiskRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<ExportBody, ApiError>>;
-    /// Replaces the content of a disk. Returns the reference of the task.
+    /// Replaces the content of a disk.
     fn import(
         &self,
         disk_request: DiskRequest,
         import_body: ImportBody,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<String, ApiError>>;
+    ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>>;
     /// Returns the metrics in OpenMetrics format.
     fn metrics(&self) -> String;
 }

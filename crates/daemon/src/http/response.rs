@@ -17,6 +17,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Pieces of at least this size, in bytes, are sent without copying.
 const ALONE_BYTES: usize = 16 << 10;
 
+/// Length of a body that is not known before its end.
+const UNKNOWN: u64 = u64::MAX;
+
 /// Body of a response. Shared records are copied when they are sent, one chunk at a time.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
@@ -38,6 +41,11 @@ impl ResponseBody {
         let bytes_left = text.len() as u64;
         let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] };
         Self { pieces: pieces.into_iter(), next: None, stream: None, bytes_left }
+    }
+
+    /// Creates a body that has no bytes, and ends when the stream does.
+    pub(super) fn of_end(stream: mpsc::Receiver<io::Result<Bytes>>) -> Self {
+        Self::of_stream(UNKNOWN, stream)
     }
 
     /// Creates a body of `bytes_left` that arrive later.
@@ -90,7 +98,10 @@ impl Body for ResponseBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes_left)
+        match self.bytes_left {
+            UNKNOWN => SizeHint::default(),
+            bytes_left => SizeHint::with_exact(bytes_left),
+        }
     }
 }
 

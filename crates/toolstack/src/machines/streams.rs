@@ -86,6 +86,12 @@ impl VolumeImport<'_> {
         self.stream.write(bytes).await
     }
 
+    /// Waits until no more bytes are needed: the image is complete without an end, or refused. May be
+    /// dropped.
+    pub async fn ended(&mut self) {
+        self.stream.ended().await;
+    }
+
     /// Ends the image, and waits for the result. May be dropped; then [`Self::abandon`] ends the
     /// import.
     ///

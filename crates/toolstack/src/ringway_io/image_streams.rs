@@ -159,6 +159,13 @@ impl ImportStream {
         self.outcome.is_none()
     }
 
+    /// Waits until no more bytes are needed. May be dropped.
+    pub async fn ended(&mut self) {
+        if self.outcome.is_none() {
+            self.outcome = Some(self.call.answer().await);
+        }
+    }
+
     async fn write_frame(&mut self, frame: &[u8]) {
         // At most `MAX_FRAME_BYTES`.
         let head = u32::try_from(frame.len()).unwrap_or(0).to_be_bytes();

@@ -163,7 +163,12 @@ async fn receive(
     let mut received = 0_u64;
     let all = async {
         loop {
-            match body.next().await {
+            let next = tokio::select! {
+                biased;
+                () = volume_import.ended() => return Ok(()),
+                next = body.next() => next,
+            };
+            match next {
                 Ok(None) => return Ok(()),
                 Ok(Some(bytes)) => {
                     received = received.saturating_add(bytes.len() as u64);

@@ -19,7 +19,7 @@ use xenapi::{ApiError, Value};
 
 use super::limits::ConnectionLimiter;
 use super::{ApiHandler, ApiListener, ConsoleError, ConsoleRequest, Peer, Server};
-use super::{DiskRequest, ExportBody, ImportBody};
+use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
 use crate::sessions::ConnectionSession;
 
 /// Longer than any test.
@@ -97,8 +97,8 @@ impl ApiHandler for Echo {
         _: DiskRequest,
         _: ImportBody,
         _: Peer,
-    ) -> BoxFuture<'static, Result<String, ApiError>> {
-        Box::pin(async move { Ok("OpaqueRef:task".to_owned()) })
+    ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>> {
+        Box::pin(async move { Ok(ImportAnswer::Done("OpaqueRef:task".to_owned())) })
     }
 
     fn metrics(&self) -> String {
