@@ -38,6 +38,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES: usize = 4;
 
 /// Session of a request.
+#[derive(Clone)]
 struct Access {
     ctx: Ctx,
     /// Whether the session ends with the request.
@@ -139,18 +140,34 @@ pub(crate) async fn export(
             return Err(error);
         }
     };
-    // A task of its own, so that it cleans up if the client disconnects.
-    let begun = tokio::spawn(async move {
-        match begin_export(&access, &disk_request).await {
-            Ok((export, format, name)) => Ok((access, export, format, name)),
-            Err(error) => {
-                access.end(&Err(error.clone()));
-                Err(error)
-            }
+    let work = begin_sending(access.clone(), disk_request, task);
+    detached(access, work).await
+}
+
+/// Runs work to its end, also if the client disconnects. An error or a panic ends the task of the
+/// request.
+async fn detached<T: Send + 'static>(
+    access: Access,
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let panicked = |_| Err(codes::internal("the transfer panicked; see the server log"));
+    let run = async move {
+        let outcome = tokio::spawn(work).await.unwrap_or_else(panicked);
+        if let Err(error) = &outcome {
+            access.end(&Err(error.clone()));
         }
-    });
-    let panicked = |_| Err(codes::internal("the export panicked; see the server log"));
-    let (access, export, format, name) = begun.await.unwrap_or_else(panicked)?;
+        outcome
+    };
+    tokio::spawn(run).await.unwrap_or_else(panicked)
+}
+
+/// Begins an export, and sends it from then on.
+async fn begin_sending(
+    access: Access,
+    disk_request: DiskRequest,
+    task: String,
+) -> Result<ExportBody, ApiError> {
+    let (export, format, name) = begin_export(&access, &disk_request).await?;
     let bytes = export.stream.bytes();
     let (sender, pieces) = mpsc::channel(PIECES);
     tokio::spawn(send(access, export, sender));
@@ -255,8 +272,8 @@ pub(crate) async fn import(
         return Ok(ImportAnswer::Done(task));
     }
     let is_answered_now = disk_request.task.is_none() && import_body.has_open_end();
-    // A task of its own, so that it cleans up if the client disconnects.
-    let carried = tokio::spawn(carry_import(access, disk_request, import_body));
+    let work = carry_import(access.clone(), disk_request, import_body);
+    let carried = detached(access, work);
     if is_answered_now {
         let (sender, end) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -266,8 +283,7 @@ pub(crate) async fn import(
         });
         return Ok(ImportAnswer::Begun(task, end));
     }
-    let panicked = |_| Err(codes::internal("the import panicked; see the server log"));
-    carried.await.unwrap_or_else(panicked).map(|_| ImportAnswer::Done(task))
+    carried.await.map(|_| ImportAnswer::Done(task))
 }
 
 /// Checks who asks for an import to which VDI, and finds the task that shows it. A request that may

@@ -32,12 +32,15 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 struct StreamCall {
     method: &'static str,
-    task: JoinHandle<Result<Value, DatapathError>>,
+    /// `None` once it has answered.
+    task: Option<JoinHandle<Result<Value, DatapathError>>>,
 }
 
 impl Drop for StreamCall {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
@@ -47,12 +50,17 @@ impl StreamCall {
         method: &'static str,
         work: impl Future<Output = Result<Value, DatapathError>> + Send + 'static,
     ) -> Self {
-        Self { method, task: tokio::spawn(work) }
+        Self { method, task: Some(tokio::spawn(work)) }
     }
 
-    /// Waits for the answer. May be dropped and called again.
+    /// Waits for the answer. May be dropped and called again, but answers once.
     async fn answer<R: DeserializeOwned>(&mut self) -> Result<R, DatapathError> {
-        let ended = (&mut self.task).await;
+        let what = || self.method.to_owned();
+        let Some(task) = &mut self.task else {
+            return Err(DatapathError::Nonsense { what: what(), why: "it has answered".into() });
+        };
+        let ended = task.await;
+        self.task = None;
         let broken = |error: tokio::task::JoinError| DatapathError::Nonsense {
             what: self.method.into(),
             why: error.to_string(),
@@ -203,12 +211,10 @@ impl ImportStream {
 impl ImportStream {
     /// Cuts the stream, and waits a while until the work has ended without a result.
     pub async fn cut(self) {
-        let Self { stream, mut call, outcome } = self;
+        let Self { stream, mut call, .. } = self;
         drop(stream);
-        if outcome.is_none() {
-            // Hung storage ends nothing.
-            let _late = timeout(CUT_DEADLINE, call.answer::<ImageImported>()).await;
-        }
+        // Hung storage ends nothing.
+        let _late = timeout(CUT_DEADLINE, call.answer::<ImageImported>()).await;
     }
 }
 
