@@ -1,4 +1,5 @@
-//! Wire types of the calls that carry a disk as a stream: `image.export` and `image.import`.
+//! Wire types of the calls that carry a disk as a stream, `image.export` and `image.import`, and of
+//! `image.copy`, whose stream is another disk.
 //!
 //! The caller listens on a Unix socket in a folder that only it can open, and names it. `ringway-io`
 //! connects to it once.
@@ -75,7 +76,25 @@ pub struct ImageImport {
     pub deadline_s: u32,
 }
 
-/// Result of `image.import`.
+/// Parameters of `image.copy`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageCopy {
+    /// Tree of images to copy, as in `image.convert`.
+    pub source: Backend,
+    /// Tree of images whose content the disk has. Only what differs from it is copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Backend>,
+    /// Present images of the disk that gets the content. No program may write them.
+    pub present: Backend,
+    /// Absolute path of the new image, which must not exist.
+    pub path: PathBuf,
+    /// Longest time that the call takes, in seconds; 1 to 86,400, by default 86,400.
+    #[serde(default = "longest_deadline")]
+    pub deadline_s: u32,
+}
+
+/// Result of `image.import` and `image.copy`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageImported {

@@ -75,6 +75,7 @@ pub(crate) fn answer(
             | Call::ImageSnapshot(_)
             | Call::ImageExport(_)
             | Call::ImageImport(_)
+            | Call::ImageCopy(_)
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
@@ -203,6 +204,7 @@ fn carry_out(
         | Call::ImageSnapshot(_)
         | Call::ImageExport(_)
         | Call::ImageImport(_)
+        | Call::ImageCopy(_)
         | Call::ImageProgress
         | Call::StorageCalibrate(_)
         | Call::StorageProfile(_)

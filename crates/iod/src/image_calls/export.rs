@@ -4,16 +4,17 @@ use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use disk::DiskError;
 use image::vhd::{self, Parent};
-use image::{BitSet, ImageError, qcow2};
+use image::{ImageError, qcow2};
 use model::image::ImageFormat;
-use model::image_stream::{ExportBase, ImageExport};
+use model::image_stream::ImageExport;
 
 use super::ImageCallError;
-use super::source::{Source, common_image};
+use super::source::Source;
+use super::units::{changed, check_stop, stored};
 
 /// Bytes that are read together.
 const CHUNK: u64 = 1 << 20;
@@ -48,7 +49,7 @@ fn send_vhd(
     let unit = vhd::ExportLayout::BLOCK_BYTES;
     let blocks = match &call.base {
         None => stored(source, unit, stop)?,
-        Some(base) => changed(call, source, base, stop)?,
+        Some(base) => changed((source, &call.source), &base.source, unit, stop)?,
     };
     let parent = call.base.as_ref().map(|base| Parent {
         file: base.name.clone().into(),
@@ -104,73 +105,6 @@ impl From<ImageError> for HeadError {
     fn from(error: ImageError) -> Self {
         Self::Layout(error)
     }
-}
-
-/// Returns the units of a disk in which something is stored.
-fn stored(source: &mut Source, unit: u64, stop: &AtomicBool) -> Result<BitSet, ImageCallError> {
-    units(source.size(), unit, stop, |at, end| source.next_data(at, end))
-}
-
-/// Returns the blocks that differ from the base: those that an image above the common one has, or,
-/// if no image is common, those whose bytes differ.
-fn changed(
-    call: &ImageExport,
-    source: &mut Source,
-    base: &ExportBase,
-    stop: &Arc<AtomicBool>,
-) -> Result<BitSet, ImageCallError> {
-    let common = common_image(&call.source, &base.source);
-    let mut base = Source::open(&base.source, stop)?;
-    let (size, unit) = (source.size(), vhd::ExportLayout::BLOCK_BYTES);
-    if let Some(common) = common {
-        return units(size, unit, stop, |at, end| {
-            let theirs = base.next_change(at, end, &common)?;
-            Ok(source.next_change(at, end, &common)?.min(theirs))
-        });
-    }
-    let candidates = units(size, unit, stop, |at, end| {
-        let theirs = base.next_data(at, end)?;
-        Ok(source.next_data(at, end)?.min(theirs))
-    })?;
-    let mut blocks = BitSet::new(candidates.limit());
-    // A block has 2 MiB.
-    let [mut ours, mut theirs] = [vec![0; unit as usize], vec![0; unit as usize]];
-    for block in candidates.iter() {
-        check_stop(stop)?;
-        source.read(block * unit, &mut ours)?;
-        base.read(block * unit, &mut theirs)?;
-        if ours != theirs {
-            blocks.insert(block);
-        }
-    }
-    Ok(blocks)
-}
-
-/// Returns the units of a disk in which `next` finds something.
-fn units(
-    size: u64,
-    unit: u64,
-    stop: &AtomicBool,
-    mut next: impl FnMut(u64, u64) -> Result<u64, ImageCallError>,
-) -> Result<BitSet, ImageCallError> {
-    let mut units = BitSet::new(size.div_ceil(unit));
-    let mut at = 0;
-    while at < size {
-        check_stop(stop)?;
-        let found = next(at, size)?;
-        if found < size {
-            units.insert(found / unit);
-        }
-        at = (found / unit + 1) * unit;
-    }
-    Ok(units)
-}
-
-fn check_stop(stop: &AtomicBool) -> Result<(), ImageCallError> {
-    if stop.load(Ordering::Relaxed) {
-        return Err(ImageCallError::Refused("stopped before the end of the disk".into()));
-    }
-    Ok(())
 }
 
 /// The caller's socket.

@@ -1,5 +1,6 @@
 //! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`,
-//! `image.convert`, `image.snapshot`, `image.export`, `image.import`, `image.progress`.
+//! `image.convert`, `image.snapshot`, `image.export`, `image.import`,
+//! `image.copy`, `image.progress`.
 //!
 //! Each call runs on a thread of its own, because its storage may hang.
 
@@ -17,6 +18,7 @@ mod stream_tests;
 mod target;
 #[cfg(test)]
 mod tests;
+mod units;
 mod vhd;
 
 use std::collections::BTreeMap;
@@ -148,6 +150,14 @@ impl ImageCalls {
                     let shown = Shown::new(converting, &call.path);
                     convert::convert(&call, stop, &shown.progress)?;
                     new_info(&call.path, call.format, stop)
+                })
+            }
+            Call::ImageCopy(call) => {
+                let deadline_s = call.deadline_s;
+                let converting = Arc::clone(&self.converting);
+                self.threads.run(deadline_s, caller, move |stop| {
+                    let shown = Shown::new(converting, &call.path);
+                    import::copy(&call, stop, &shown.progress)
                 })
             }
             Call::ImageSnapshot(call) => {

@@ -14,7 +14,7 @@ use crate::image::{
     ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageSnapshotCall,
     MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
-use crate::image_stream::{ImageExport, ImageImport};
+use crate::image_stream::{ImageCopy, ImageExport, ImageImport};
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
 use crate::spec::{Backend, DiskSpec, FileRef};
@@ -82,6 +82,8 @@ pub enum Call {
     ImageExport(Box<ImageExport>),
     /// `image.import`: make an image of a stream.
     ImageImport(Box<ImageImport>),
+    /// `image.copy`: make an image of another disk, for a disk that exists.
+    ImageCopy(Box<ImageCopy>),
     /// `image.progress`: report how far the running conversions are.
     ImageProgress,
     /// `storage.calibrate`: measure a storage.
@@ -104,7 +106,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 38] = [
+pub const METHODS: [&str; 39] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -134,6 +136,7 @@ pub const METHODS: [&str; 38] = [
     "image.snapshot",
     "image.export",
     "image.import",
+    "image.copy",
     "image.progress",
     "storage.calibrate",
     "storage.profile",
@@ -301,6 +304,14 @@ impl Call {
                 check_image(&import.stream, import.deadline_s)?;
                 check_source(&import.present)?;
                 Ok(Self::ImageImport(import))
+            }
+            "image.copy" => {
+                let copy: Box<ImageCopy> = typed(params)?;
+                check_image(&copy.path, copy.deadline_s)?;
+                check_source(&copy.source)?;
+                check_source(&copy.present)?;
+                copy.base.as_ref().map_or(Ok(()), check_source)?;
+                Ok(Self::ImageCopy(copy))
             }
             "image.progress" => Ok(Self::ImageProgress),
             other => Err(unknown(other)),

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use model::id::{SrId, Uuid, VdiId};
 use model::image::{ImageFormat, MAX_IMAGE_DEADLINE_S};
-use model::image_stream::{ExportBase, ImageExport, ImageImport, ImageImported};
+use model::image_stream::{ExportBase, ImageCopy, ImageExport, ImageImport, ImageImported};
 
 use super::snapshots::Place;
 use super::{Machines, StepError};
+use crate::exec::CancelToken;
 use crate::ringway_io::{ExportStream, ImportStream};
 use crate::sr::{Layer, Volume};
 
@@ -18,6 +19,8 @@ pub enum Imported {
     Volume(Volume),
     /// The stream is not an image that the volume can take. The volume has its former content.
     Refused(String),
+    /// The caller has cancelled it. The volume has its former content.
+    Cancelled,
 }
 
 /// Import under way. End it with [`VolumeImport::settle`] or [`VolumeImport::abandon`]: what a dropped
@@ -55,6 +58,52 @@ impl Machines {
         let stream = PathBuf::new();
         let export = ImageExport { source, format, id, base, stream, deadline_s };
         Ok(place.datapath.export(&export).await?)
+    }
+
+    /// Replaces the content of the volume `into` by that of another one. With `base`, only what differs
+    /// from that volume is copied, and the rest stays. The caller has locked `into`
+    /// ([`Machines::lock_volume`]), and makes sure that no guest writes the others meanwhile.
+    ///
+    /// `layer` is the name of a new image, if one is needed. `cancel` ends the copy until its image is
+    /// complete.
+    ///
+    /// # Errors
+    /// A volume does not exist, or an SR fails. `into` has its former content.
+    pub async fn copy_into_volume(
+        &self,
+        ((sr, kind), vdi): ((SrId, &str), VdiId),
+        base: Option<((SrId, &str), VdiId)>,
+        ((to, to_kind), into): ((SrId, &str), VdiId),
+        layer: Uuid,
+        (cancel, progress): (&CancelToken, &(dyn Fn(f64) + Send + Sync)),
+    ) -> Result<Imported, StepError> {
+        let source = self.place(sr, kind).await?.driver.images(sr, vdi).await?;
+        let base = match base {
+            None => None,
+            Some(((sr, kind), base)) => {
+                Some(self.place(sr, kind).await?.driver.images(sr, base).await?)
+            }
+        };
+        let place = self.place(to, to_kind).await?;
+        let Layer { file: path, base: present } = place.driver.prepare_import(to, into).await?;
+        let copy = ImageCopy { source, base, present, path, deadline_s: MAX_IMAGE_DEADLINE_S };
+        let made = tokio::select! {
+            // Dropping the copy ends it.
+            () = cancel.cancelled() => None,
+            made = place.datapath.copy(&copy, progress) => Some(made),
+        };
+        let made = match made {
+            Some(Ok(made)) => made,
+            Some(Err(error)) => {
+                remove(&place, into).await;
+                return Err(error.into());
+            }
+            None => {
+                remove(&place, into).await;
+                return Ok(Imported::Cancelled);
+            }
+        };
+        settle(&place, into, made, layer).await
     }
 
     /// Begins to give a volume new content from an image of this format. The caller has locked the
@@ -107,16 +156,7 @@ impl VolumeImport<'_> {
     /// The SR fails. The volume has its former content.
     pub async fn settle(self, made: ImageImported, layer: Uuid) -> Result<Imported, StepError> {
         let Self { place, vdi, .. } = self;
-        let layer = match made {
-            ImageImported::Replacement => None,
-            ImageImported::Layer => Some(layer),
-            ImageImported::Refused(why) => return Ok(Imported::Refused(why)),
-        };
-        let settled = place.driver.settle_import(place.sr, vdi, layer).await;
-        if settled.is_err() {
-            remove(&place, vdi).await;
-        }
-        Ok(Imported::Volume(settled?))
+        settle(&place, vdi, made, layer).await
     }
 
     /// Ends the import without a result. The volume has its former content.
@@ -125,6 +165,25 @@ impl VolumeImport<'_> {
         stream.cut().await;
         remove(&place, vdi).await;
     }
+}
+
+/// Gives a volume the content of its new image.
+async fn settle(
+    place: &Place<'_>,
+    vdi: VdiId,
+    made: ImageImported,
+    layer: Uuid,
+) -> Result<Imported, StepError> {
+    let layer = match made {
+        ImageImported::Replacement => None,
+        ImageImported::Layer => Some(layer),
+        ImageImported::Refused(why) => return Ok(Imported::Refused(why)),
+    };
+    let settled = place.driver.settle_import(place.sr, vdi, layer).await;
+    if settled.is_err() {
+        remove(place, vdi).await;
+    }
+    Ok(Imported::Volume(settled?))
 }
 
 /// Removes the new image. The next import or attach removes one that is left.

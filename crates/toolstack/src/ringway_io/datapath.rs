@@ -3,7 +3,7 @@
 use std::fmt;
 
 use model::image::{ImageConvert, ImageSnapshotCall};
-use model::image_stream::{ImageExport, ImageImport};
+use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
@@ -42,6 +42,13 @@ pub trait Datapath: fmt::Debug + Send + Sync {
         convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Copies a disk, or what differs from another one, to a new image of a third disk. Reports the
+    /// part that is done now and then. The copy ends when the future is dropped.
+    fn copy<'a>(
+        &'a self,
+        copy: &'a ImageCopy,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<ImageImported, DatapathError>>;
     /// Begins to read a disk as a stream. The field `stream` is filled in.
     fn export<'a>(
         &'a self,

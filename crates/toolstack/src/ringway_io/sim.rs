@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
 use model::image::{ImageConvert, ImageSnapshotCall};
-use model::image_stream::{ImageExport, ImageImport, ImageImported};
+use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
@@ -214,6 +214,15 @@ impl Datapath for SimPath {
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         progress(0.5);
         Box::pin(self.call((CallKind::Convert, ""), |_| Ok(())))
+    }
+
+    fn copy<'a>(
+        &'a self,
+        _copy: &'a ImageCopy,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<ImageImported, DatapathError>> {
+        progress(0.5);
+        Box::pin(self.call((CallKind::Convert, ""), |_| Ok(ImageImported::Replacement)))
     }
 
     /// Sends the zeroes of the volume, whatever the format.

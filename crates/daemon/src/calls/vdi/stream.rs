@@ -129,6 +129,52 @@ pub(crate) async fn import(
             ctx.app.db.write_observed(|tx| resized(tx, &disk, &volume))?;
         }
         Imported::Refused(why) => return Err(codes::import_error(why)),
+        Imported::Cancelled => return Err(codes::task_cancelled(NULL_REF)),
+    }
+    drop((lock, under_way));
+    Ok(())
+}
+
+/// Replaces the content of `into` by that of another VDI. With `base`, only what differs from that VDI
+/// is copied, and the rest stays. Without success `into` has its former content.
+///
+/// # Errors
+/// Those of the SRs, `VDI_IN_USE`, `VDI_READONLY`, `TASK_CANCELLED`, and `IMPORT_ERROR` if `into` is
+/// too small.
+pub(super) async fn copy_into(
+    ctx: &Ctx,
+    disk: &Ref,
+    base: Option<&Ref>,
+    into: &Ref,
+) -> Result<(), ApiError> {
+    let disk = ctx.read(|view| disk_of(view, disk))?;
+    let base = base.map(|base| ctx.read(|view| disk_of(view, base))).transpose()?;
+    let into = ctx.read(|view| disk_of(view, into))?;
+    let mut under_way = vec![begin(ctx, &disk, VdiOp::Copy, None).await?];
+    if let Some(base) = base.as_ref().filter(|base| base.id != disk.id) {
+        under_way.push(begin(ctx, base, VdiOp::Copy, None).await?);
+    }
+    under_way.push(begin_import(ctx, &into)?);
+    let lock = taken(ctx, &into, VdiOp::Update)?;
+    let place =
+        |disk: &Disk| ctx.read(|view| placed(ctx, view, &disk.place)).map(|placed| placed.1);
+    let ((sr, kind), (to, to_kind)) = (place(&disk)?, place(&into)?);
+    let base_place = base.as_ref().map(place).transpose()?;
+    let base = base.as_ref().zip(base_place.as_ref());
+    let base = base.map(|(base, (sr, kind))| ((*sr, &**kind), base.id));
+    let progress = |part: f64| ctx.progress(part.min(RECEIVED));
+    let machines = &ctx.app.machines;
+    let (source, target) = (((sr, &*kind), disk.id), ((to, &*to_kind), into.id));
+    let cancel = OpCaller::of(ctx).cancel;
+    let control: (_, &(dyn Fn(f64) + Send + Sync)) = (&cancel, &progress);
+    let copied = machines.copy_into_volume(source, base, target, new_id().0, control).await;
+    match copied.map_err(|error| refused(ctx, Some(&&into), VdiOp::Update, error))? {
+        Imported::Volume(volume) => {
+            // The content is there, even if a record cannot be stored.
+            ctx.app.db.write_observed(|tx| resized(tx, &into, &volume))?;
+        }
+        Imported::Refused(why) => return Err(codes::import_error(why)),
+        Imported::Cancelled => return Err(codes::task_cancelled(NULL_REF)),
     }
     drop((lock, under_way));
     Ok(())

@@ -51,6 +51,15 @@ fn a_disk_goes_out_and_comes_back_in_every_format() {
     }
     let refused = world.get(&format!("vdi={disk}&format=raw&base={snapshot}"));
     assert_eq!(refused.status, 400, "{}", refused.text());
+    // The server copies the same difference by itself.
+    let third = world.disk();
+    let none = xenapi::NULL_REF;
+    for (from, base, expected) in [(&*snapshot, none, &first), (&disk, &snapshot, &second)] {
+        let args = [from, none, base, &third].map(Value::text);
+        assert_eq!(world.made("VDI.copy", &args), third);
+        assert!(world.content(&third) == *expected);
+    }
+    world.call("VDI.destroy", &[Value::text(third.as_str())]);
     // All of it survives the daemon.
     world.daemon.process.kill().unwrap();
     world.daemon.start_again().unwrap();

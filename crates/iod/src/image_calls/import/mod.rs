@@ -3,6 +3,7 @@
 //! The stream is hostile: it comes from a client of the network. Nothing but its own file is written,
 //! and that appears when the image is complete.
 
+mod copy;
 mod incoming;
 mod new_content;
 mod qcow2;
@@ -16,6 +17,7 @@ use model::image::ImageFormat;
 use model::image_stream::{ImageImport, ImageImported};
 
 use super::ImageCallError;
+pub(super) use copy::copy;
 use incoming::Incoming;
 use new_content::NewContent;
 
@@ -45,7 +47,7 @@ pub(super) fn import(
     call: &ImageImport,
     stop: &Arc<AtomicBool>,
 ) -> Result<ImageImported, ImageCallError> {
-    let mut content = NewContent::open(call, stop)?;
+    let mut content = NewContent::open(&call.present, &call.path, stop)?;
     let mut incoming = Incoming::connect(&call.stream, stop)?;
     let received = match call.format {
         ImageFormat::Raw => receive_raw(&mut incoming, &mut content, call.open_end),

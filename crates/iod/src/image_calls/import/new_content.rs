@@ -10,7 +10,7 @@ use image::format::Backing;
 use image::qcow2::export_cluster_bits;
 use image::{BitSet, ImageError};
 use model::image::ImageFormat;
-use model::image_stream::{ImageImport, ImageImported};
+use model::image_stream::ImageImported;
 use model::spec::{Backend, FileRef};
 
 use super::ImportError;
@@ -33,7 +33,8 @@ enum Kind {
 
 /// New content of a disk. The present content stays as it is.
 pub(super) struct NewContent<'a> {
-    call: &'a ImageImport,
+    tree: &'a Backend,
+    path: &'a Path,
     stop: &'a Arc<AtomicBool>,
     /// The disk as it is, locked against writers.
     present: Source,
@@ -45,20 +46,21 @@ pub(super) struct NewContent<'a> {
 }
 
 impl<'a> NewContent<'a> {
-    /// Opens the disk as it is, and creates the file of the new image.
+    /// Opens the disk as it is, and creates the file of the new image at `path`.
     pub(super) fn open(
-        call: &'a ImageImport,
+        tree: &'a Backend,
+        path: &'a Path,
         stop: &'a Arc<AtomicBool>,
     ) -> Result<Self, ImageCallError> {
-        let present = Source::open(&call.present, stop)?;
-        let file = NewFile::create(&call.path).map_err(DiskError::os("create", &call.path))?;
+        let present = Source::open(tree, stop)?;
+        let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
         let bits = export_cluster_bits(present.size());
         if 1 << bits != UNIT {
             let why = "disks of more than 16 TiB cannot be imported";
             return Err(ImageCallError::Refused(why.into()));
         }
         let written = BitSet::new(present.size().div_ceil(UNIT));
-        Ok(Self { call, stop, present, file, image: None, written })
+        Ok(Self { tree, path, stop, present, file, image: None, written })
     }
 
     /// Returns the size of the disk in bytes.
@@ -78,7 +80,7 @@ impl<'a> NewContent<'a> {
 
     fn begin(&mut self, kind: Kind) -> Result<(), ImageCallError> {
         let (file, size) = (self.own_file()?, self.size());
-        let backing = match (&self.call.present, kind) {
+        let backing = match (self.tree, kind) {
             (Backend::File(_), Kind::Whole) => None,
             (Backend::File(file), Kind::Delta) => Some(backing(file, ImageFormat::Raw)?),
             (Backend::Qcow2 { backing: below, .. }, _) => {
@@ -89,7 +91,7 @@ impl<'a> NewContent<'a> {
                 return Err(ImageCallError::Refused(why.into()));
             }
         };
-        let is_raw = matches!((&self.call.present, kind), (Backend::File(_), Kind::Whole));
+        let is_raw = matches!((self.tree, kind), (Backend::File(_), Kind::Whole));
         let target = match (backing, is_raw) {
             (Some(backing), _) => Target::create_over(file, size, backing),
             (None, true) => Target::create(file, ImageFormat::Raw, size),
@@ -101,11 +103,11 @@ impl<'a> NewContent<'a> {
 
     fn own_file(&self) -> Result<OwnedFd, ImageCallError> {
         let own = self.file.fd().try_clone();
-        Ok(own.map_err(DiskError::os("create", &self.call.path))?)
+        Ok(own.map_err(DiskError::os("create", self.path))?)
     }
 
     fn failed(&self) -> impl Fn(ImageError) -> ImageCallError + use<'a> {
-        ImageCallError::image(&self.call.path)
+        ImageCallError::image(self.path)
     }
 
     /// Writes whole units, of which the last one may end with the disk. No unit may be written
@@ -129,12 +131,12 @@ impl<'a> NewContent<'a> {
 
     /// Completes the image, which gets its name.
     pub(super) fn finish(mut self) -> Result<ImageImported, ImageCallError> {
-        let path = &self.call.path;
+        let path = self.path;
         let failed = ImageCallError::image(path);
         let Some((kind, mut target)) = self.image.take() else {
             return Err(ImageCallError::Refused("the stream has no image".into()));
         };
-        let is_raw = matches!(self.call.present, Backend::File(_));
+        let is_raw = matches!(self.tree, Backend::File(_));
         match kind {
             Kind::Whole if !is_raw => self.hide_below(&mut target)?,
             Kind::Delta if !is_raw => self.keep_top(&mut target)?,
@@ -150,7 +152,7 @@ impl<'a> NewContent<'a> {
 
     /// Makes zero what the images below the top have and the new content does not.
     fn hide_below(&mut self, target: &mut Target) -> Result<(), ImageCallError> {
-        let Backend::Qcow2 { backing: Some(below), .. } = &self.call.present else {
+        let Backend::Qcow2 { backing: Some(below), .. } = self.tree else {
             return Ok(());
         };
         let mut below = Source::open(below, self.stop)?;
@@ -164,7 +166,7 @@ impl<'a> NewContent<'a> {
 
     /// Copies what the top has and the new content does not.
     fn keep_top(&mut self, target: &mut Target) -> Result<(), ImageCallError> {
-        let below = match &self.call.present {
+        let below = match self.tree {
             Backend::Qcow2 { backing: Some(below), .. } => path_of(below)?.display().to_string(),
             _ => String::new(),
         };
