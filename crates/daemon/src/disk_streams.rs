@@ -216,6 +216,7 @@ async fn carry_export(
     let cancel = OpCaller::of(&access.ctx).cancel;
     let total = export.stream.bytes().max(1);
     let (mut sent, mut last) = (0_u64, Bytes::new());
+    let mut meter = tasks::ProgressMeter::new(&access.ctx);
     let all = async {
         loop {
             let mut piece = vec![0; PIECE_BYTES];
@@ -234,7 +235,7 @@ async fn carry_export(
                 return Err(gone());
             }
             sent = sent.saturating_add(found as u64);
-            access.ctx.progress(sent as f64 / total as f64);
+            meter.report(sent as f64 / total as f64);
         }
     };
     let outcome = tokio::select! {

@@ -37,6 +37,7 @@ use xenapi::{ApiError, Value, codes};
 pub use carry::carry;
 pub use expiry::expire_loop;
 pub use record::result_text;
+pub(crate) use start::ProgressMeter;
 pub use start::{Cancellable, TaskHandle, begin};
 pub use state::Status;
 

@@ -63,6 +63,28 @@ impl TaskHandle {
     }
 }
 
+/// Progress of work that reports it very often: only steps that are recorded reach the records.
+#[derive(Debug)]
+pub(crate) struct ProgressMeter<'a> {
+    ctx: &'a Ctx,
+    recorded: f64,
+}
+
+impl<'a> ProgressMeter<'a> {
+    /// Creates a meter that reports to the task of a context.
+    pub(crate) fn new(ctx: &'a Ctx) -> Self {
+        Self { ctx, recorded: 0.0 }
+    }
+
+    /// Reports the progress, from 0 to 1.
+    pub(crate) fn report(&mut self, part: f64) {
+        if part >= self.recorded + PROGRESS_STEP {
+            self.recorded = part;
+            self.ctx.progress(part);
+        }
+    }
+}
+
 /// Whether a client may cancel a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancellable {

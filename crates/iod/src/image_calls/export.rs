@@ -119,7 +119,7 @@ impl<'a> Sink<'a> {
     /// Connects to a socket, and announces a stream of `bytes`.
     fn open(path: &'a Path, stop: &'a AtomicBool, bytes: u64) -> Result<Self, ImageCallError> {
         let stream = UnixStream::connect(path).map_err(lost(path))?;
-        // Below 128 MiB.
+        // A chunk has 1 MiB.
         let buffer = vec![0; CHUNK as usize];
         let mut sink = Self { stream, path, stop, buffer };
         sink.write(&bytes.to_be_bytes())?;

@@ -21,6 +21,7 @@ use crate::http::{BodyCut, ImportBody};
 use crate::ops::current_ops::{CurrentOp, CurrentOps};
 use crate::ops::run::{OpCaller, gone};
 use crate::records::fields::bytes;
+use crate::tasks::ProgressMeter;
 
 /// Largest disk of a VHD in bytes: 2,040 GiB.
 const MAX_VHD_BYTES: u64 = 0xff00_0000 * 512;
@@ -206,7 +207,7 @@ async fn receive(
     expected: u64,
 ) -> Result<(), ApiError> {
     let cancel = OpCaller::of(ctx).cancel;
-    let mut received = 0_u64;
+    let (mut received, mut meter) = (0_u64, ProgressMeter::new(ctx));
     let all = async {
         loop {
             let next = tokio::select! {
@@ -221,7 +222,7 @@ async fn receive(
                     if !volume_import.write(&bytes).await {
                         return Ok(());
                     }
-                    ctx.progress((received as f64 / expected as f64).min(RECEIVED));
+                    meter.report((received as f64 / expected as f64).min(RECEIVED));
                 }
                 Err(BodyCut::Lost) => return Err(codes::import_cut()),
                 Err(BodyCut::Stalled(after)) => {
