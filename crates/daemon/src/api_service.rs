@@ -14,8 +14,11 @@ use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
 use crate::db::{Db, Ref, View};
+use crate::disk_streams;
 use crate::dispatch::{dispatch, text};
-use crate::http::{ApiHandler, ConsoleError, ConsoleRequest};
+use crate::http::{
+    ApiHandler, ConsoleError, ConsoleRequest, DiskRequest, ExportBody, ImportAnswer, ImportBody,
+};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::reconcile::full_storage;
@@ -27,7 +30,7 @@ const CONSOLE_DEADLINE: Duration = Duration::from_secs(5);
 /// Least role that may open consoles.
 const CONSOLE_ROLE: Role = Role::VmOperator;
 
-/// Handler of all calls, consoles and metrics requests that the listeners receive.
+/// Handler of all calls, consoles, disks and metrics requests that the listeners receive.
 #[derive(Debug)]
 pub struct ApiService {
     app: Arc<AppState>,
@@ -85,6 +88,23 @@ impl ApiHandler for ApiService {
                 Err(_late) => Err(ConsoleError::Failed),
             }
         })
+    }
+
+    fn export(
+        &self,
+        disk_request: DiskRequest,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<ExportBody, ApiError>> {
+        Box::pin(disk_streams::export(Arc::clone(&self.app), disk_request, peer))
+    }
+
+    fn import(
+        &self,
+        disk_request: DiskRequest,
+        import_body: ImportBody,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>> {
+        Box::pin(disk_streams::import(Arc::clone(&self.app), disk_request, import_body, peer))
     }
 
     fn metrics(&self) -> String {

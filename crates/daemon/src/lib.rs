@@ -87,6 +87,7 @@ pub mod calls;
 pub mod clock;
 pub mod config;
 pub mod db;
+mod disk_streams;
 pub mod dispatch;
 pub mod drivers;
 pub mod errors;

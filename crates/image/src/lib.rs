@@ -69,6 +69,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod bit_set;
 pub mod channel;
 mod error;
 mod extent;
@@ -87,6 +88,7 @@ mod tables;
 pub mod vhd;
 mod writer;
 
+pub use bit_set::BitSet;
 pub use error::ImageError;
 pub use extent::{Extent, ExtentKind};
 pub use file::{ImageFile, PlainFile, run_now};

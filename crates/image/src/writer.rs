@@ -1,6 +1,6 @@
-//! Writer of a new image, from the first byte of its disk to the last.
+//! Writer of a new image.
 
-use crate::format::Format;
+use crate::format::{Backing, Format};
 use crate::map::{Base, Layout, Word};
 use crate::qcow2::{self, Qcow2Format};
 use crate::vhd::{self, VhdFormat};
@@ -16,19 +16,28 @@ const GROWTH_BYTES: u64 = 1 << 20;
 pub struct ImageWriter<F> {
     format: F,
     layout: Layout,
+    /// Whether the image lies over another one, which zeroes must hide.
+    has_below: bool,
     references: Vec<(u64, Word)>,
 }
 
 impl<F: ImageFile + Clone> ImageWriter<Qcow2Format<F>> {
-    /// Creates a qcow2 image without a backing image in an empty file.
+    /// Creates a qcow2 image in an empty file. What is not written is zero, or as in the backing
+    /// image if there is one.
     ///
     /// # Errors
     /// As [`qcow2::create`].
-    pub async fn create_qcow2(file: F, size: u64) -> Result<Self, ImageError> {
-        qcow2::create(&file, &qcow2::CreateOptions::new(size)).await?;
-        let mut format = Qcow2Format::open(file, false).await?;
+    pub async fn create_qcow2(
+        file: F,
+        size: u64,
+        backing: Option<Backing>,
+    ) -> Result<Self, ImageError> {
+        let has_below = backing.is_some();
+        let options = qcow2::CreateOptions { backing, ..qcow2::CreateOptions::new(size) };
+        qcow2::create(&file, &options).await?;
+        let mut format = Qcow2Format::open(file, has_below).await?;
         format.set_growth(GROWTH_BYTES);
-        Ok(Self::new(format))
+        Ok(Self { has_below, ..Self::new(format) })
     }
 }
 
@@ -49,7 +58,7 @@ impl<F: ImageFile + Clone> ImageWriter<VhdFormat<F>> {
 impl<F: Format> ImageWriter<F> {
     fn new(format: F) -> Self {
         let layout = format.layout();
-        Self { format, layout, references: Vec::new() }
+        Self { format, layout, has_below: false, references: Vec::new() }
     }
 
     /// Returns the size of a cluster in bytes.
@@ -57,8 +66,8 @@ impl<F: Format> ImageWriter<F> {
         1 << self.layout.granule_bits
     }
 
-    /// Stores data at an offset behind all that was written before, a multiple of a cluster. Blocks
-    /// of zeroes take no space.
+    /// Stores data at an offset that is a multiple of a cluster. No cluster may be written twice.
+    /// Blocks of zeroes take no space.
     ///
     /// # Errors
     /// Storage fails or is full.
@@ -77,7 +86,7 @@ impl<F: Format> ImageWriter<F> {
         let mask = data.chunks(block).map(has_data).zip(0..16);
         let mask = mask.fold(0, |mask, (stored, bit)| mask | u16::from(stored) << bit);
         if mask == 0 {
-            return Ok(());
+            return if self.has_below { self.write_zero(granule).await } else { Ok(()) };
         }
         // Without extended entries, a cluster is stored as a whole: new ones are zero.
         let mask = if self.format.has_blocks() { mask } else { self.layout.full_mask() };
@@ -93,13 +102,24 @@ impl<F: Format> ImageWriter<F> {
             let written = self.format.file().write_at(offset, data).await;
             written.map_err(ImageError::io("write", offset))?;
         }
-        self.references.push((granule, Word::data(place, mask, Base::Zero)));
+        self.add_reference(granule, Word::data(place, mask, Base::Zero)).await
+    }
+
+    /// Hides what the image below has in a cluster.
+    async fn write_zero(&mut self, granule: u64) -> Result<(), ImageError> {
+        self.format.reserve(granule).await?;
+        self.add_reference(granule, Word::ZERO).await
+    }
+
+    async fn add_reference(&mut self, granule: u64, word: Word) -> Result<(), ImageError> {
+        self.references.push((granule, word));
         if self.references.len() >= BATCH { self.store_references().await } else { Ok(()) }
     }
 
     /// Stores the references so far. Without syncs: the image has no user who could see a crash.
     async fn store_references(&mut self) -> Result<(), ImageError> {
-        let references = std::mem::take(&mut self.references);
+        let mut references = std::mem::take(&mut self.references);
+        references.sort_unstable_by_key(|(granule, _)| *granule);
         self.format.prepare(&references).await?;
         self.format.write(&references).await
     }

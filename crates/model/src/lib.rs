@@ -75,6 +75,7 @@ pub mod export;
 pub mod id;
 pub mod image;
 pub mod image_arg;
+pub mod image_stream;
 pub mod machine;
 pub mod nic;
 pub mod plan;

@@ -152,6 +152,12 @@ codes! {
     VDI_MISSING vdi_missing(sr, vdi);
     /// A disk of this type cannot be used for this.
     VDI_INCOMPATIBLE_TYPE vdi_incompatible_type(vdi, vdi_type);
+    /// The image is not one that this disk can take.
+    IMPORT_ERROR import_error(reason);
+    /// The connection ended before the image did. The disk has its former content.
+    IMPORT_ERROR_PREMATURE_EOF import_cut();
+    /// A VHD has no disk as large as this. The second is the largest size in bytes.
+    VDI_TOO_LARGE vdi_too_large(vdi, maximum);
     /// The storage has too little room for this. Both are in bytes.
     SR_FULL sr_full(requested, maximum);
     /// The host is not connected to this storage.

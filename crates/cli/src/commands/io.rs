@@ -59,7 +59,8 @@ pub(crate) struct Io {
     /// disk.resize, disk.replace, disk.snapshot, disk.caps, disk.weight, disk.poll, disk.wait_full,
     /// disk.export, disk.unexport, poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits,
     /// network.uplink, image.info, image.check, image.map, image.create, image.convert,
-    /// image.snapshot, image.resize, image.progress, stats, metrics, upgrade, shutdown
+    /// image.snapshot, image.resize, image.export, image.import, image.copy, image.progress, stats,
+    /// metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

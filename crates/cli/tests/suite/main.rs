@@ -6,6 +6,7 @@ mod causes;
 #[path = "../common/mod.rs"]
 mod common;
 mod discovery;
+mod disk_images;
 mod doctor;
 mod documents;
 mod image;

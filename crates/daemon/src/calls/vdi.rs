@@ -4,6 +4,7 @@ mod create;
 mod on_boot;
 mod resize;
 mod snapshot;
+mod stream;
 
 use model::refusal::Refusal;
 use model::sr::SrOp;
@@ -24,6 +25,7 @@ use crate::storage::names;
 
 pub(super) use create::{create_disk, destroy_disk};
 pub(super) use snapshot::{clone_disk, copy_disk, snapshot_disks};
+pub(crate) use stream::{Export, begin_export, import};
 
 pub(super) const CALLS: super::Calls = &[
     ("VDI.create", Handler::Long(|ctx, args| Box::pin(create::create(ctx, args)))),

@@ -174,19 +174,24 @@ fn wanted(query: &str, headers: &HeaderMap) -> Option<ConsoleRequest> {
             _ => {}
         }
     }
-    let cookies = headers.get_all(header::COOKIE).into_iter();
-    let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
-    for cookie in cookies.flat_map(|cookie| cookie.split(';')) {
-        if let Some(session) = cookie.trim().strip_prefix("session_id=") {
-            console_request.session = word(session)?;
-        }
+    if let Some(session) = session_of(headers)? {
+        console_request.session = session;
     }
     (console_request.reference.is_some() || console_request.uuid.is_some())
         .then_some(console_request)
 }
 
+/// Returns the session that a cookie names. The outer `None` stands for one that is no word.
+pub(super) fn session_of(headers: &HeaderMap) -> Option<Option<String>> {
+    let cookies = headers.get_all(header::COOKIE).into_iter();
+    let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
+    let mut cookies = cookies.flat_map(|cookie| cookie.split(';'));
+    let session = cookies.find_map(|cookie| cookie.trim().strip_prefix("session_id="));
+    session.map(word).map_or(Some(None), |session| session.map(Some))
+}
+
 /// Decodes a word of a URL. References contain only one character that may be escaped, the colon.
-fn word(text: &str) -> Option<String> {
+pub(super) fn word(text: &str) -> Option<String> {
     let text = text.replace("%3A", ":").replace("%3a", ":");
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b':' || byte == b'-';
     (text.len() <= WORD_BYTES_MAX && text.bytes().all(plain)).then_some(text)

@@ -21,6 +21,7 @@
 mod certificate;
 mod connection;
 mod console;
+mod disks;
 mod limits;
 mod listener;
 mod response;
@@ -46,11 +47,12 @@ use crate::sessions::ConnectionSession;
 
 pub use certificate::{TlsError, server_config};
 pub use console::{ConsoleError, ConsoleRequest};
+pub use disks::{BodyCut, DiskRequest, ExportBody, ImportAnswer, ImportBody};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
 
-/// Handler of calls, consoles and metrics requests.
+/// Handler of calls, consoles, disks and metrics requests.
 pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
     /// Carries out a call.
     fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>>;
@@ -62,6 +64,19 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
         console_request: ConsoleRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>>;
+    /// Begins to send the content of a disk.
+    fn export(
+        &self,
+        disk_request: DiskRequest,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<ExportBody, ApiError>>;
+    /// Replaces the content of a disk.
+    fn import(
+        &self,
+        disk_request: DiskRequest,
+        import_body: ImportBody,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>>;
     /// Returns the metrics in OpenMetrics format.
     fn metrics(&self) -> String;
 }

@@ -1,6 +1,6 @@
 //! HTTP responses.
 
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::{mem, vec};
@@ -8,6 +8,7 @@ use std::{mem, vec};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Response, StatusCode, header};
+use tokio::sync::mpsc;
 use xenapi::envelope::{self, BadBody, Piece};
 
 /// Size of a chunk in bytes. Short pieces are gathered so that they do not cause thousands of
@@ -16,25 +17,40 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Pieces of at least this size, in bytes, are sent without copying.
 const ALONE_BYTES: usize = 16 << 10;
 
+/// Length of a body that is not known before its end.
+const UNKNOWN: u64 = u64::MAX;
+
 /// Body of a response. Shared records are copied when they are sent, one chunk at a time.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     pieces: vec::IntoIter<Piece>,
     /// Piece that did not fit into the last chunk.
     next: Option<Piece>,
+    /// Pieces that arrive while the response is sent, instead of the others.
+    stream: Option<mpsc::Receiver<io::Result<Bytes>>>,
     bytes_left: u64,
 }
 
 impl ResponseBody {
     pub(super) fn of(body: envelope::Body) -> Self {
         let bytes_left = body.bytes() as u64;
-        Self { pieces: body.into_pieces().into_iter(), next: None, bytes_left }
+        Self { pieces: body.into_pieces().into_iter(), next: None, stream: None, bytes_left }
     }
 
     fn of_text(text: String) -> Self {
         let bytes_left = text.len() as u64;
         let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] };
-        Self { pieces: pieces.into_iter(), next: None, bytes_left }
+        Self { pieces: pieces.into_iter(), next: None, stream: None, bytes_left }
+    }
+
+    /// Creates a body that has no bytes, and ends when the stream does.
+    pub(super) fn of_end(stream: mpsc::Receiver<io::Result<Bytes>>) -> Self {
+        Self::of_stream(UNKNOWN, stream)
+    }
+
+    /// Creates a body of `bytes_left` that arrive later.
+    pub(super) fn of_stream(bytes_left: u64, stream: mpsc::Receiver<io::Result<Bytes>>) -> Self {
+        Self { pieces: Vec::new().into_iter(), next: None, stream: Some(stream), bytes_left }
     }
 
     fn chunk(&mut self) -> Option<Bytes> {
@@ -58,13 +74,20 @@ impl ResponseBody {
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
+        if let Some(stream) = &mut this.stream {
+            let piece = std::task::ready!(stream.poll_recv(context));
+            if let Some(Ok(piece)) = &piece {
+                this.bytes_left = this.bytes_left.saturating_sub(piece.len() as u64);
+            }
+            return Poll::Ready(piece.map(|piece| piece.map(Frame::data)));
+        }
         let chunk = this.chunk();
         this.bytes_left -= chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
@@ -75,7 +98,10 @@ impl Body for ResponseBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes_left)
+        match self.bytes_left {
+            UNKNOWN => SizeHint::default(),
+            bytes_left => SizeHint::with_exact(bytes_left),
+        }
     }
 }
 

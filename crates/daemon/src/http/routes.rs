@@ -9,6 +9,7 @@ use xenapi::envelope::Encoding;
 
 use super::connection::{Caller, ServerContext};
 use super::console;
+use super::disks::{self, Direction};
 use super::response::{ResponseBody, last, text};
 use super::rpc::rpc;
 use crate::peer::Origin;
@@ -57,7 +58,13 @@ pub(super) async fn answer(
             Ok(console::socket(request, caller, &*api_handler, &consoles, stop).await)
         }
         (_, None) if path == console::PATH => Ok(other_method("CONNECT, GET")),
-        (_, None) => Ok(absent()),
+        (method, None) => match Direction::of_path(path) {
+            Some(direction) if direction.method() == method.as_str() => {
+                Ok(disks::answer(direction, request, caller, &*api_handler).await)
+            }
+            Some(direction) => Ok(other_method(direction.method())),
+            None => Ok(absent()),
+        },
     }
 }
 

@@ -129,7 +129,7 @@ async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
 
 /// Discards the rest of a body for a while. If the connection closed while data arrives, TCP would
 /// reset it and the response would be lost.
-async fn waste(body: &mut Incoming) {
+pub(super) async fn waste(body: &mut Incoming) {
     let wasting = async {
         let mut wasted = 0;
         while let Some(Ok(frame)) = next(body).await {

@@ -18,6 +18,7 @@
 //! restart no task is under way. The end and the expiry of a task are observed changes: they hold
 //! even if they cannot be stored.
 
+mod carry;
 mod expiry;
 mod record;
 mod start;
@@ -33,8 +34,10 @@ use toolstack::machines::CancelToken;
 use xenapi::table::{Role, session, task};
 use xenapi::{ApiError, Value, codes};
 
+pub use carry::carry;
 pub use expiry::expire_loop;
 pub use record::result_text;
+pub(crate) use start::ProgressMeter;
 pub use start::{Cancellable, TaskHandle, begin};
 pub use state::Status;
 

@@ -19,9 +19,9 @@ const PROGRESS_STEP: f64 = 0.01;
 /// Handle of a task, for the handler of its call.
 #[derive(Clone, Debug)]
 pub struct TaskHandle {
-    app: Arc<AppState>,
-    reference: Ref,
-    cancel: CancelToken,
+    pub(super) app: Arc<AppState>,
+    pub(super) reference: Ref,
+    pub(super) cancel: CancelToken,
 }
 
 impl TaskHandle {
@@ -60,6 +60,28 @@ impl TaskHandle {
             .db
             .write_observed(|tx| tx.set(&self.reference, task::Field::allowed_operations, none));
         drop(written);
+    }
+}
+
+/// Progress of work that reports it very often: only steps that are recorded reach the records.
+#[derive(Debug)]
+pub(crate) struct ProgressMeter<'a> {
+    ctx: &'a Ctx,
+    recorded: f64,
+}
+
+impl<'a> ProgressMeter<'a> {
+    /// Creates a meter that reports to the task of a context.
+    pub(crate) fn new(ctx: &'a Ctx) -> Self {
+        Self { ctx, recorded: 0.0 }
+    }
+
+    /// Reports the progress, from 0 to 1.
+    pub(crate) fn report(&mut self, part: f64) {
+        if part >= self.recorded + PROGRESS_STEP {
+            self.recorded = part;
+            self.ctx.progress(part);
+        }
     }
 }
 

@@ -187,9 +187,18 @@ async fn a_copy_is_a_disk_of_another_storage() {
     assert_eq!(sim_host.get(&copied, vdi::Field::virtual_size), Value::Int(DISK_BYTES));
     let whole = sim_host.made("VDI.copy", copy(&disks[0], none.clone())).await;
     assert_eq!(sim_host.get(&whole, vdi::Field::SR), sim_host.place().value());
-    let into = [disks[0].value(), none.clone(), none.clone(), disks[1].value()];
-    let refused = sim_host.refused("VDI.copy", into).await;
-    assert_eq!(refused[..2], ["VALUE_NOT_SUPPORTED", "into_vdi"]);
+    let based = [disks[0].value(), none.clone(), disks[1].value(), none.clone()];
+    let refused = sim_host.refused("VDI.copy", based).await;
+    assert_eq!(refused[..2], ["VALUE_NOT_SUPPORTED", "base_vdi"]);
+    // A disk that exists gets the content of another one.
+    let into = |into: &Ref| [disks[0].value(), none.clone(), none.clone(), into.value()];
+    assert_eq!(sim_host.made("VDI.copy", into(&disks[1])).await, disks[1]);
+    let refused = sim_host.refused("VDI.copy", into(&disks[0])).await;
+    assert_eq!(refused[..2], ["OTHER_OPERATION_IN_PROGRESS", "VDI"]);
+    let snapshot =
+        sim_host.made("VDI.snapshot", [disks[1].value(), Value::Map(Default::default())]);
+    let refused = sim_host.refused("VDI.copy", into(&snapshot.await)).await;
+    assert_eq!(refused[0], "VDI_READONLY");
     let args = [machine.value(), Value::text("copy"), place.value()];
     let other = sim_host.made("VM.copy", args.clone()).await;
     for disk in sim_host.disks(&other) {

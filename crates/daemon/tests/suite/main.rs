@@ -5,6 +5,7 @@
 mod addresses;
 mod bad_input;
 mod commands;
+mod disk_streams;
 mod failing;
 mod first;
 mod hung;

@@ -45,7 +45,7 @@ impl CreateOptions {
         Self { size, cluster_bits, extended_l2, backing: None }
     }
 
-    fn check(&self) -> Result<(), ImageError> {
+    pub(super) fn check(&self) -> Result<(), ImageError> {
         let refuse = |problem: String| Err(ImageError::Create { problem });
         if self.size == 0 || !self.size.is_multiple_of(SECTOR) || self.size > MAX_DISK_BYTES {
             let problem = format!(
@@ -73,15 +73,16 @@ impl CreateOptions {
 }
 
 /// Places of the structures of an empty image, each behind the one before.
-struct Layout {
-    cluster: u64,
-    refcount_table: u64,
-    refcount_table_clusters: u64,
-    block: u64,
-    blocks: u64,
-    l1: u64,
-    l1_words: u64,
-    clusters: u64,
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) cluster: u64,
+    pub(super) refcount_table: u64,
+    pub(super) refcount_table_clusters: u64,
+    pub(super) block: u64,
+    pub(super) blocks: u64,
+    pub(super) l1: u64,
+    pub(super) l1_words: u64,
+    pub(super) clusters: u64,
 }
 
 impl Layout {
@@ -158,7 +159,10 @@ pub fn create_file(path: &Path, options: &CreateOptions) -> Result<(), ImageErro
 }
 
 /// Returns the first cluster, without its zeroes at the end.
-fn header_bytes(options: &CreateOptions, layout: &Layout) -> Result<Vec<u8>, ImageError> {
+pub(super) fn header_bytes(
+    options: &CreateOptions,
+    layout: &Layout,
+) -> Result<Vec<u8>, ImageError> {
     let too_large = |_| ImageError::Create { problem: "a table is too large".into() };
     let features = Features {
         incompatible: if options.extended_l2 { Incompatible::EXTENDED_L2 } else { 0 },

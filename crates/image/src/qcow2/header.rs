@@ -54,6 +54,21 @@ pub struct Header {
     backing: Option<Backing>,
 }
 
+/// Returns the size of the disk, in bytes, that the first bytes of an image state. The rest of the
+/// header is not checked.
+///
+/// # Errors
+/// The bytes are not those of a qcow2 image, or the image needs another one below it.
+pub fn stated_size(first: &[u8]) -> Result<u64, ImageError> {
+    let fields = Fields::parse(first)?;
+    if fields.backing_offset != 0 {
+        let problem = "it needs an image below it, which is not followed; write the whole disk to \
+                       it, as `qemu-img convert` does";
+        return Err(ImageError::Parent { problem: problem.into() });
+    }
+    Ok(fields.size)
+}
+
 impl Header {
     /// Reads and checks the header of a file.
     ///

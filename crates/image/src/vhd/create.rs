@@ -12,9 +12,9 @@ use crate::file::create_new;
 use crate::{ImageError, ImageFile, run_now};
 
 /// Size of a block in bytes: XenServer reads no other.
-const BLOCK_BYTES: u32 = 2 << 20;
+pub(super) const BLOCK_BYTES: u32 = 2 << 20;
 /// Place of the dynamic header.
-const HEADER_OFFSET: u64 = SECTOR;
+pub(super) const HEADER_OFFSET: u64 = SECTOR;
 /// Alignment of the BAT and of what follows.
 const ALIGNMENT: u64 = 4096;
 /// Longest path of a parent in bytes.
@@ -58,7 +58,7 @@ impl CreateOptions {
         Self { size, disk_type: DiskType::Differencing, parent: Some(parent) }
     }
 
-    fn check(&self) -> Result<Option<String>, ImageError> {
+    pub(super) fn check(&self) -> Result<Option<String>, ImageError> {
         let refuse = |problem: String| Err(ImageError::Create { problem });
         if self.size == 0 || !self.size.is_multiple_of(SECTOR) || self.size > MAX_DISK_BYTES {
             let problem = format!(
@@ -130,7 +130,7 @@ pub async fn create(file: &impl ImageFile, options: &CreateOptions) -> Result<()
 }
 
 /// Returns the locators of a path and their texts, which follow the header.
-fn locators(path: &str) -> (Vec<Locator>, Vec<u8>) {
+pub(super) fn locators(path: &str) -> (Vec<Locator>, Vec<u8>) {
     let (mut locators, mut texts) = (Vec::new(), Vec::new());
     for platform in Platform::ALL {
         let text = platform.encode(path);

@@ -25,6 +25,7 @@
 mod batmap;
 mod check;
 mod create;
+mod export;
 mod fields;
 mod footer;
 mod format;
@@ -37,6 +38,7 @@ mod lookup;
 mod parent;
 #[cfg(test)]
 pub(crate) mod sample;
+mod stream;
 
 /// Unit of a VHD in bytes.
 pub const SECTOR: u64 = 512;
@@ -47,9 +49,11 @@ const MIN_BLOCK_BYTES: u64 = 512 << 10;
 const MAX_BLOCK_BYTES: u64 = 256 << 20;
 
 pub use create::{CreateOptions, Parent, create, create_file};
+pub use export::ExportLayout;
 pub use footer::{DiskType, FOOTER_BYTES, Footer};
 pub use format::{OpenOptions, VhdFormat};
 pub use header::Header;
 pub use image::Image;
 pub use info::{Info, ParentInfo, id_text};
 pub use lookup::Run;
+pub use stream::{StreamBlock, StreamHead, StreamTable, has_sector};

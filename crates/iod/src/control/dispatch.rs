@@ -74,6 +74,9 @@ pub(crate) fn answer(
             | Call::ImageConvert(_)
             | Call::ImageSnapshot(_)
             | Call::ImageResize(_)
+            | Call::ImageExport(_)
+            | Call::ImageImport(_)
+            | Call::ImageCopy(_)
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
@@ -201,6 +204,9 @@ fn carry_out(
         | Call::ImageConvert(_)
         | Call::ImageSnapshot(_)
         | Call::ImageResize(_)
+        | Call::ImageExport(_)
+        | Call::ImageImport(_)
+        | Call::ImageCopy(_)
         | Call::ImageProgress
         | Call::StorageCalibrate(_)
         | Call::StorageProfile(_)

@@ -1,10 +1,13 @@
 //! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`,
-//! `image.convert`, `image.snapshot`, `image.resize`, `image.progress`.
+//! `image.convert`, `image.snapshot`, `image.resize`, `image.export`, `image.import`,
+//! `image.copy`, `image.progress`.
 //!
 //! Each call runs on a thread of its own, because its storage may hang.
 
 mod convert;
 mod create;
+mod export;
+mod import;
 mod new_file;
 mod open_file;
 mod qcow2;
@@ -12,7 +15,11 @@ mod raw;
 mod resize;
 mod source;
 #[cfg(test)]
+mod stream_tests;
+mod target;
+#[cfg(test)]
 mod tests;
+mod units;
 mod vhd;
 
 use std::collections::BTreeMap;
@@ -44,17 +51,23 @@ type Converting = Arc<Mutex<BTreeMap<PathBuf, Arc<Progress>>>>;
 /// Most calls at a time. A call uses up to 64 MiB of memory, and a thread.
 const MAX_CALLS: usize = 4;
 
+/// Most exports and imports at a time. Each uses up to 64 MiB of memory, and a thread.
+const MAX_STREAMS: usize = 16;
+
 /// Calls on images that run in this process.
 #[derive(Debug)]
 pub(crate) struct ImageCalls {
     threads: CallThreads,
+    /// Exports and imports, which may take as long as their peers.
+    streams: CallThreads,
     converting: Converting,
 }
 
 impl Default for ImageCalls {
     fn default() -> Self {
         let threads = CallThreads::new("the call on an image", MAX_CALLS);
-        Self { threads, converting: Converting::default() }
+        let streams = CallThreads::new("the export or import of an image", MAX_STREAMS);
+        Self { threads, streams, converting: Converting::default() }
     }
 }
 
@@ -140,6 +153,14 @@ impl ImageCalls {
                     new_info(&call.path, call.format, stop)
                 })
             }
+            Call::ImageCopy(call) => {
+                let deadline_s = call.deadline_s;
+                let converting = Arc::clone(&self.converting);
+                self.threads.run(deadline_s, caller, move |stop| {
+                    let shown = Shown::new(converting, &call.path);
+                    import::copy(&call, stop, &shown.progress)
+                })
+            }
             Call::ImageSnapshot(call) => {
                 self.threads.run(CREATE_DEADLINE_S, caller, move |stop| snapshot(&call, stop))
             }
@@ -147,6 +168,12 @@ impl ImageCalls {
                 let (path, format) = resize::resize(&call, stop)?;
                 new_info(&path, format, stop)
             }),
+            Call::ImageExport(call) => {
+                self.streams.run(call.deadline_s, caller, move |stop| export::export(&call, stop))
+            }
+            Call::ImageImport(call) => {
+                self.streams.run(call.deadline_s, caller, move |stop| import::import(&call, stop))
+            }
             Call::ImageProgress => serde_json::to_value(self.progress()).map_err(failed),
             // The dispatcher sends no other call here.
             _ => Ok(Value::Null),

@@ -1,5 +1,7 @@
 //! A tree of images that is read from its first byte to its last.
 
+mod changes;
+
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::ImageCallError;
+pub(super) use changes::common_image;
 
 /// Disk that is read. All its files are locked against writers.
 pub(super) struct Source {
@@ -115,6 +118,26 @@ impl Source {
         let (size, below) = (image.footer().size, below.map(Box::new));
         let node = Node::Vhd { image: Box::new(image), below };
         Ok(Self { node, size, path, _lock: Some(lock) })
+    }
+
+    /// Reads a qcow2 image that no other program knows, and that must have all of its disk.
+    ///
+    /// # Errors
+    /// The file is no such image, or fails.
+    pub(super) fn open_received(
+        file: PlainFile,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, ImageError> {
+        let mut image = run_now(Image::open(file, Access::Read))?;
+        image.stop_when(Arc::clone(stop));
+        if image.header().backing().is_some() {
+            let problem = "it needs another image below it, which a received image cannot have; \
+                           send the whole disk, as `qemu-img convert` writes it";
+            return Err(ImageError::Parent { problem: problem.into() });
+        }
+        let size = image.header().size;
+        let node = Node::Qcow2 { image: Box::new(image), below: None, cluster: None };
+        Ok(Self { node, size, path: "the received image".into(), _lock: None })
     }
 
     /// Returns the size of the disk in bytes.

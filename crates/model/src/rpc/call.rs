@@ -14,6 +14,7 @@ use crate::image::{
     ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageResize, ImageSnapshotCall,
     MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
+use crate::image_stream::{ImageCopy, ImageExport, ImageImport};
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
 use crate::spec::{Backend, DiskSpec, FileRef};
@@ -79,6 +80,12 @@ pub enum Call {
     ImageSnapshot(ImageSnapshotCall),
     /// `image.resize`: make the disk of an image larger.
     ImageResize(ImageResize),
+    /// `image.export`: send a disk as a stream.
+    ImageExport(Box<ImageExport>),
+    /// `image.import`: make an image of a stream.
+    ImageImport(Box<ImageImport>),
+    /// `image.copy`: make an image of another disk, for a disk that exists.
+    ImageCopy(Box<ImageCopy>),
     /// `image.progress`: report how far the running conversions are.
     ImageProgress,
     /// `storage.calibrate`: measure a storage.
@@ -101,7 +108,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 37] = [
+pub const METHODS: [&str; 40] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -130,6 +137,9 @@ pub const METHODS: [&str; 37] = [
     "image.convert",
     "image.snapshot",
     "image.resize",
+    "image.export",
+    "image.import",
+    "image.copy",
     "image.progress",
     "storage.calibrate",
     "storage.profile",
@@ -275,7 +285,7 @@ impl Call {
             "image.convert" => {
                 let convert: ImageConvert = typed(params)?;
                 check_image(&convert.path, convert.deadline_s)?;
-                check_files(&convert.source)?;
+                check_source(&convert.source)?;
                 Ok(Self::ImageConvert(convert))
             }
             "image.snapshot" => {
@@ -289,8 +299,30 @@ impl Call {
                 let top = resize.image.image().and_then(|(top, _)| top.path());
                 let none = || invalid("image must be a file, or a qcow2 or VHD tree".into());
                 check_image(top.ok_or_else(none)?, resize.deadline_s)?;
-                check_files(&resize.image)?;
+                check_source(&resize.image)?;
                 Ok(Self::ImageResize(resize))
+            }
+            "image.export" => {
+                let export: Box<ImageExport> = typed(params)?;
+                check_image(&export.stream, export.deadline_s)?;
+                check_source(&export.source)?;
+                export.base.as_ref().map_or(Ok(()), |base| check_source(&base.source))?;
+                Ok(Self::ImageExport(export))
+            }
+            "image.import" => {
+                let import: Box<ImageImport> = typed(params)?;
+                check_image(&import.path, import.deadline_s)?;
+                check_image(&import.stream, import.deadline_s)?;
+                check_source(&import.present)?;
+                Ok(Self::ImageImport(import))
+            }
+            "image.copy" => {
+                let copy: Box<ImageCopy> = typed(params)?;
+                check_image(&copy.path, copy.deadline_s)?;
+                check_source(&copy.source)?;
+                check_source(&copy.present)?;
+                copy.base.as_ref().map_or(Ok(()), check_source)?;
+                Ok(Self::ImageCopy(copy))
             }
             "image.progress" => Ok(Self::ImageProgress),
             other => Err(unknown(other)),
@@ -320,11 +352,11 @@ fn check_image(path: &Path, deadline_s: u32) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// Checks that a tree of images names files, by absolute paths.
-fn check_files(tree: &Backend) -> Result<(), RpcError> {
-    let paths = tree.files().map(FileRef::path);
-    if paths.into_iter().any(|path| path.is_none_or(|path| !path.is_absolute())) {
-        return Err(invalid("the files of the tree must be absolute paths".into()));
+/// Checks that a tree consists of files that are named by absolute paths.
+fn check_source(source: &Backend) -> Result<(), RpcError> {
+    let mut paths = source.files().map(FileRef::path);
+    if paths.any(|path| path.is_none_or(|path| !path.is_absolute())) {
+        return Err(invalid("the files of a tree must be absolute paths".into()));
     }
     Ok(())
 }

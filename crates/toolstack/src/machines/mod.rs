@@ -37,6 +37,7 @@ mod snapshots;
 mod step_error;
 mod step_runner;
 mod storage;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod volume_users;
@@ -59,6 +60,7 @@ pub use op_hooks::{MachinesConfig, OpError, OpHooks, QUEUE_DEADLINE};
 pub use records::{DiskRecord, MachineRecord, Records, VifRecord, VolumeRef};
 pub use snapshots::SnapshotPlan;
 pub use step_error::StepError;
+pub use streams::{Imported, VolumeImport};
 
 use crate::boxed_future::BoxFuture;
 use crate::exec::Executor;

@@ -36,8 +36,9 @@ pub struct SnapshotPlan {
 }
 
 /// SR with its driver.
+#[derive(Debug)]
 pub(super) struct Place<'a> {
-    sr: SrId,
+    pub(super) sr: SrId,
     pub(super) driver: &'a dyn SrDriver,
     pub(super) datapath: Arc<dyn Datapath>,
 }

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
+use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 
-use super::DatapathError;
+use super::{DatapathError, ExportStream, ImportStream};
 use crate::boxed_future::BoxFuture;
 
 /// Driver that serves disks. A call whose goal is already reached does nothing and succeeds. Disks
@@ -51,6 +52,23 @@ pub trait Datapath: fmt::Debug + Send + Sync {
         convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Copies a disk, or what differs from another one, to a new image of a third disk. Reports the
+    /// part that is done now and then. The copy ends when the future is dropped.
+    fn copy<'a>(
+        &'a self,
+        copy: &'a ImageCopy,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<ImageImported, DatapathError>>;
+    /// Begins to read a disk as a stream. The field `stream` is filled in.
+    fn export<'a>(
+        &'a self,
+        export: &'a ImageExport,
+    ) -> BoxFuture<'a, Result<ExportStream, DatapathError>>;
+    /// Begins to make an image of a stream. The field `stream` is filled in.
+    fn import<'a>(
+        &'a self,
+        import: &'a ImageImport,
+    ) -> BoxFuture<'a, Result<ImportStream, DatapathError>>;
     /// Changes the caps of a disk.
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Changes the share of a disk in its storage.

@@ -6,6 +6,7 @@ use model::image::{
     DEFAULT_IMAGE_DEADLINE_S, ImageCheck, ImageCheckReport, ImageConvert, ImageCreate, ImageInfo,
     ImageMap, ImageMapReply, ImageProgressReply, ImageQuery, ImageResize, ImageSnapshotCall,
 };
+use model::image_stream::{ImageCopy, ImageImported};
 use serde_json::json;
 
 use super::{DatapathError, RpcConnection};
@@ -63,6 +64,14 @@ impl RpcConnection {
         convert: &ImageConvert,
     ) -> Result<ImageInfo, DatapathError> {
         self.typed("image.convert", json!(convert), wait(convert.deadline_s)).await
+    }
+
+    /// Calls `image.copy`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::call`].
+    pub async fn image_copy(&mut self, copy: &ImageCopy) -> Result<ImageImported, DatapathError> {
+        self.typed("image.copy", json!(copy), wait(copy.deadline_s)).await
     }
 
     /// Calls `image.snapshot`.

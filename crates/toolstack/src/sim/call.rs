@@ -47,6 +47,9 @@ pub enum CallKind {
     AddSnapshot,
     AddClone,
     PrepareCopy,
+    PrepareImport,
+    SettleImport,
+    AbandonImport,
     AttachVolume,
     ActivateVolume,
     DeactivateVolume,
@@ -67,6 +70,8 @@ pub enum CallKind {
     /// Reset a volume.
     PrepareReset,
     Convert,
+    Export,
+    Import,
     Stats,
     CreateBridge,
     RemoveBridge,

@@ -297,6 +297,26 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
+    /// Names the file of a new image with new content of a volume, which does not exist yet. Returns
+    /// it with the present images, which no program may write from then on.
+    /// [`SrDriver::settle_import`] or [`SrDriver::abandon_import`] follows.
+    fn prepare_import(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Layer, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Gives a volume its new content: the new image replaces the top one, or goes over it with this
+    /// name.
+    fn settle_import(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _layer: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Removes the new image, if there is one. The volume stays as it is.
+    fn abandon_import(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(
         &self,

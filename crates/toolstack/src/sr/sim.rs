@@ -256,6 +256,28 @@ impl SrDriver for SimSr {
         }))
     }
 
+    fn prepare_import(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Layer, SrError>> {
+        Box::pin(self.call((CallKind::PrepareImport, sr, Some(vdi)), move |_| {
+            let base = Backend::File(image(sr, vdi).into());
+            Ok(Layer { file: image(sr, vdi), base })
+        }))
+    }
+
+    fn settle_import(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        _layer: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((CallKind::SettleImport, sr, Some(vdi)), move |state| {
+            Ok(to_volume(vdi, volume(state, sr, vdi)))
+        }))
+    }
+
+    fn abandon_import(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::AbandonImport, sr, Some(vdi)), |_| Ok(())))
+    }
+
     fn attach_volume(
         &self,
         sr: SrId,

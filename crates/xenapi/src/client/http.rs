@@ -95,9 +95,56 @@ pub(super) fn connect(
     );
     link.writer().write_all(request.as_bytes())?;
     link.writer().flush()?;
+    accepted(link).map(drop)
+}
+
+/// Requests a resource, and reads the response head. Returns the length of the body in bytes, if it is
+/// known.
+pub(super) fn get(
+    link: &mut Link,
+    to: &Address,
+    target: &str,
+    session: &str,
+) -> Result<Option<u64>, HttpError> {
+    let request = format!(
+        "GET {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {USER_AGENT}\r\n\
+         Cookie: session_id={session}\r\n\r\n",
+        to.host()
+    );
+    link.writer().write_all(request.as_bytes())?;
+    link.writer().flush()?;
+    match accepted(link)?.length {
+        Length::Bytes(bytes) => Ok(Some(bytes as u64)),
+        Length::Open => Ok(None),
+        Length::Chunked => Err(HttpError::Malformed("the length of a resource is unknown")),
+    }
+}
+
+/// Sends the head of a request that brings a resource. Without a length, its body has chunks.
+pub(super) fn put(
+    link: &mut Link,
+    to: &Address,
+    target: &str,
+    session: &str,
+    length: Option<u64>,
+) -> Result<(), HttpError> {
+    let length = match length {
+        Some(length) => format!("Content-Length: {length}"),
+        None => "Transfer-Encoding: chunked".to_owned(),
+    };
+    let request = format!(
+        "PUT {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {USER_AGENT}\r\n\
+         Cookie: session_id={session}\r\n{length}\r\n\r\n",
+        to.host()
+    );
+    Ok(link.writer().write_all(request.as_bytes())?)
+}
+
+/// Reads the head of a response, whose status must be 200.
+pub(super) fn accepted(link: &mut Link) -> Result<Head, HttpError> {
     let head = read_head(&mut link.reader)?;
     if head.status == 200 {
-        return Ok(());
+        return Ok(head);
     }
     Err(match reason(&mut link.reader, head.length) {
         Some(why) => HttpError::Refused(head.status, why),
@@ -115,7 +162,7 @@ fn reason(from: &mut impl BufRead, length: Length) -> Option<String> {
 
 /// Head of a response.
 #[derive(Debug, PartialEq, Eq)]
-struct Head {
+pub(super) struct Head {
     status: u16,
     length: Length,
     keep: bool,

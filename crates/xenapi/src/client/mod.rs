@@ -32,6 +32,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod transfer;
 mod trust;
 mod tunnel;
 
@@ -43,6 +44,7 @@ pub use events::{Batch, Event};
 pub use http::HEAD_BYTES_MAX;
 pub use pending_call::PendingCall;
 pub use record::Record;
+pub use transfer::Download;
 pub use trust::{Fingerprint, KnownServers};
 pub use tunnel::Tunnel;
 

@@ -81,6 +81,24 @@ impl Client {
         outcome
     }
 
+    /// Waits for the end of a task that this client created and the server carries out. Returns its
+    /// error, if it failed. `None` if it does not end in time.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn wait_task(
+        &mut self,
+        task: &str,
+        deadline: Duration,
+    ) -> Result<Option<Result<(), ApiError>>, ClientError> {
+        let ended = self.task_end(task, Instant::now() + deadline)?;
+        let outcome = ended.map(|ended| match ended.text("status") {
+            "success" => Ok(Ok(())),
+            _ => self.task_error("the task", task, &ended).map(Err),
+        });
+        outcome.transpose()
+    }
+
     /// Returns the record of a task once it has ended. Returns `None` if it does not end in time.
     fn task_end(&mut self, task: &str, until: Instant) -> Result<Option<Record>, ClientError> {
         let subscription = format!("task/{task}");
@@ -118,14 +136,24 @@ impl Client {
         match ended.text("status") {
             "success" => result(ended.text("result"), &means.result())
                 .ok_or_else(|| self.nonsense(method, "the task's result is not a valid value")),
-            "cancelled" => Err(codes::task_cancelled(task).into()),
-            _ => {
-                let mut details = ended.texts("error_info").into_iter().map(str::to_owned);
-                let code = details.next();
-                let code = code.ok_or_else(|| self.nonsense(method, "the failure has no code"))?;
-                Err(ApiError::new(code, details).into())
-            }
+            _ => Err(self.task_error(method, task, ended)?.into()),
         }
+    }
+
+    /// Returns the error of a task that did not succeed.
+    fn task_error(
+        &self,
+        method: &str,
+        task: &str,
+        ended: &Record,
+    ) -> Result<ApiError, ClientError> {
+        if ended.text("status") == "cancelled" {
+            return Ok(codes::task_cancelled(task));
+        }
+        let mut details = ended.texts("error_info").into_iter().map(str::to_owned);
+        let code = details.next();
+        let code = code.ok_or_else(|| self.nonsense(method, "the failure has no code"))?;
+        Ok(ApiError::new(code, details))
     }
 }
 

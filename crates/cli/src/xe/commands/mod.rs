@@ -11,6 +11,7 @@ mod storage;
 mod template;
 mod vbd;
 mod vdi;
+mod vdi_transfer;
 mod vm;
 mod vm_cd;
 mod vm_disk;
@@ -190,6 +191,7 @@ const WRITTEN: &[&[Command]] = &[
     template::COMMANDS,
     vbd::COMMANDS,
     vdi::COMMANDS,
+    vdi_transfer::COMMANDS,
     vm::COMMANDS,
     vm_cd::COMMANDS,
     vm_disk::COMMANDS,

@@ -139,12 +139,15 @@ pub(in crate::calls) async fn clone_disk(ctx: &Ctx, disk: &Ref) -> Result<Ref, A
 }
 
 pub(super) async fn copy(ctx: Ctx, args: Args, _: VdiOp) -> CallResult {
-    for name in ["base_vdi", "into_vdi"] {
-        let given = args.reference(name);
-        if !given.is_null() {
-            let why = "Ringway copies whole disks, and to new disks only";
-            return Err(codes::value_not_supported(name, given.as_str(), why));
-        }
+    let given = |name| Some(args.reference(name)).filter(|given| !given.is_null());
+    let (base, into) = (given("base_vdi"), given("into_vdi"));
+    if let Some(into) = into {
+        super::stream::copy_into(&ctx, &args.object(), base.as_ref(), &into).await?;
+        return Ok(into.value());
+    }
+    if let Some(base) = base {
+        let why = "a new disk gets all of its content: name the disk that has the base as into_vdi";
+        return Err(codes::value_not_supported("base_vdi", base.as_str(), why));
     }
     let to = Some(args.reference("sr")).filter(|place| !place.is_null());
     let made = copy_disk(&ctx, &args.object(), to.as_ref(), &|part| ctx.progress(part)).await?;

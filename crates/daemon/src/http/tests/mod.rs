@@ -19,6 +19,7 @@ use xenapi::{ApiError, Value};
 
 use super::limits::ConnectionLimiter;
 use super::{ApiHandler, ApiListener, ConsoleError, ConsoleRequest, Peer, Server};
+use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
 use crate::sessions::ConnectionSession;
 
 /// Longer than any test.
@@ -81,6 +82,23 @@ impl ApiHandler for Echo {
                 _ => Err(ConsoleError::Denied),
             }
         })
+    }
+
+    fn export(
+        &self,
+        disk_request: DiskRequest,
+        _: Peer,
+    ) -> BoxFuture<'static, Result<ExportBody, ApiError>> {
+        Box::pin(async move { Err(ApiError::new("HANDLE_INVALID", disk_request.vdi)) })
+    }
+
+    fn import(
+        &self,
+        _: DiskRequest,
+        _: ImportBody,
+        _: Peer,
+    ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>> {
+        Box::pin(async move { Ok(ImportAnswer::Done("OpaqueRef:task".to_owned())) })
     }
 
     fn metrics(&self) -> String {

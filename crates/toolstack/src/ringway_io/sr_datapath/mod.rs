@@ -2,11 +2,13 @@
 
 mod attach;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
+use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, Resize, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, PollSpec};
@@ -16,7 +18,7 @@ use tokio::time::timeout;
 use super::rpc_client::{RpcCall, RpcClient, gone_is_done, is, task, typed};
 use super::spec_store::SpecStore;
 use super::supervisor::Supervisor;
-use super::{Datapath, DatapathError, RpcConnection};
+use super::{Datapath, DatapathError, ExportStream, ImportStream, RpcConnection};
 use crate::boxed_future::BoxFuture;
 
 /// Interval between two reports of the progress of a copy.
@@ -129,25 +131,29 @@ impl SrDatapath {
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
     }
 
-    /// Uses connections of its own, because the answer takes long, and the copy ends with them.
-    async fn convert(
-        &self,
-        convert: &ImageConvert,
-        progress: &(dyn Fn(f64) + Send + Sync),
-    ) -> Result<(), DatapathError> {
+    /// Connects for a call whose answer takes long, and that ends with its connection.
+    async fn carrier(&self) -> Result<RpcConnection, DatapathError> {
         let supervisor = &self.rpc_client.supervisor;
         supervisor.ready(true).await?;
-        let mut carrier = RpcConnection::connect(supervisor.control()).await?;
-        let mut observer = RpcConnection::connect(supervisor.control()).await?;
-        let copied = carrier.image_convert(convert);
-        tokio::pin!(copied);
+        RpcConnection::connect(supervisor.control()).await
+    }
+
+    /// Waits for a call that makes the image at `path`, and reports how far it is.
+    async fn observe<R>(
+        &self,
+        path: &Path,
+        call: impl Future<Output = Result<R, DatapathError>>,
+        progress: &(dyn Fn(f64) + Send + Sync),
+    ) -> Result<R, DatapathError> {
+        let mut observer = self.carrier().await?;
+        tokio::pin!(call);
         loop {
             // No event reports the progress.
-            match timeout(PROGRESS_INTERVAL, &mut copied).await {
-                Ok(copied) => return copied.map(drop),
+            match timeout(PROGRESS_INTERVAL, &mut call).await {
+                Ok(made) => return made,
                 Err(_) => {
                     let reply = observer.image_progress().await?;
-                    let of = reply.converting.iter().find(|one| one.path == convert.path);
+                    let of = reply.converting.iter().find(|one| one.path == path);
                     if let Some(of) = of {
                         progress(of.done_bytes as f64 / of.total_bytes.max(1) as f64);
                     }
@@ -263,7 +269,45 @@ impl Datapath for SrDatapath {
         convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
-        Box::pin(self.convert(convert, progress))
+        Box::pin(async move {
+            let mut carrier = self.carrier().await?;
+            let call = carrier.image_convert(convert);
+            self.observe(&convert.path, call, progress).await.map(drop)
+        })
+    }
+
+    fn copy<'a>(
+        &'a self,
+        copy: &'a ImageCopy,
+        progress: &'a (dyn Fn(f64) + Send + Sync),
+    ) -> BoxFuture<'a, Result<ImageImported, DatapathError>> {
+        Box::pin(async move {
+            let mut carrier = self.carrier().await?;
+            let call = carrier.image_copy(copy);
+            self.observe(&copy.path, call, progress).await
+        })
+    }
+
+    fn export<'a>(
+        &'a self,
+        export: &'a ImageExport,
+    ) -> BoxFuture<'a, Result<ExportStream, DatapathError>> {
+        Box::pin(async move {
+            let supervisor = &self.rpc_client.supervisor;
+            supervisor.ready(true).await?;
+            ExportStream::open(supervisor.control(), export.clone()).await
+        })
+    }
+
+    fn import<'a>(
+        &'a self,
+        import: &'a ImageImport,
+    ) -> BoxFuture<'a, Result<ImportStream, DatapathError>> {
+        Box::pin(async move {
+            let supervisor = &self.rpc_client.supervisor;
+            supervisor.ready(true).await?;
+            ImportStream::open(supervisor.control(), import.clone()).await
+        })
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

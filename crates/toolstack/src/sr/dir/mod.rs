@@ -298,6 +298,31 @@ impl SrDriver for DirDriver {
         })
     }
 
+    fn prepare_import(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Layer, SrError>> {
+        let sr_request = SrRequest::PrepareImport { vdi: vdi.0 };
+        Box::pin(async move {
+            let Attached { place, worker } = self.places.of(sr)?;
+            let images = worker.call(sr, &place, sr_request).await?.into_images()?;
+            let file = place.join(tree::import_name(vdi));
+            Ok(Layer { file, base: backend(&place, &images)? })
+        })
+    }
+
+    fn settle_import(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        layer: Option<Uuid>,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        let sr_request = SrRequest::SettleImport { vdi: vdi.0, layer };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
+    }
+
+    fn abandon_import(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        let sr_request = SrRequest::AbandonImport { vdi: vdi.0 };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
+    }
+
     // The process that serves a file opens and locks it. These calls do not access the directory,
     // so volumes of a missing SR can be detached.
     fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {

@@ -8,6 +8,8 @@
 //! - A record is renamed before the images that only it names are removed. The next attach removes
 //!   what such a record names.
 
+mod import;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -22,6 +24,7 @@ use super::directory::{SrDirectory, location, volume};
 use super::marker::{MARKER, Marker};
 use super::record::{self, FileState, ImageName, MAX_IMAGES, Record, SnapshotOf};
 use crate::sr::{Names, SrError, Volume};
+pub(super) use import::import_name;
 
 /// Lock of all records that this process changes. A worker has one SR.
 static TURN: Mutex<()> = Mutex::new(());

@@ -126,6 +126,23 @@ pub(crate) enum SrRequest {
         /// Time of the snapshot, in seconds since 1970; absent for other volumes.
         snapshot: Option<i64>,
     },
+    /// Find the images of a volume that gets new content.
+    PrepareImport {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
+    /// Give a volume its new content.
+    SettleImport {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        /// UUID of the new image, if it goes over the present ones.
+        layer: Option<Uuid>,
+    },
+    /// Remove new content that is not complete.
+    AbandonImport {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
 }
 
 impl fmt::Display for SrRequest {
@@ -151,6 +168,9 @@ impl fmt::Display for SrRequest {
             Self::SetNames { vdi, .. } => write!(f, "store the names of volume {vdi}"),
             Self::CanShare { vdi } => write!(f, "look at the layer of volume {vdi}"),
             Self::ShareImages { of, .. } => write!(f, "share the images of volume {of}"),
+            Self::PrepareImport { vdi } => write!(f, "prepare an import to volume {vdi}"),
+            Self::SettleImport { vdi, .. } => write!(f, "settle the import to volume {vdi}"),
+            Self::AbandonImport { vdi } => write!(f, "abandon the import to volume {vdi}"),
         }
     }
 }
@@ -438,6 +458,9 @@ mod tests {
             SrRequest::SettleLayer { vdi, served: None },
             SrRequest::CanShare { vdi },
             SrRequest::ShareImages { vdi, of: vdi, snapshot: Some(1) },
+            SrRequest::PrepareImport { vdi },
+            SrRequest::SettleImport { vdi, layer: Some(vdi) },
+            SrRequest::AbandonImport { vdi },
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
             let received = again(&call);

@@ -87,48 +87,79 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
         }
         SrRequest::FindIso { vdi } => iso::find(&call.place, call.sr(), VdiId(*vdi))
             .map(|volume| SrResponse::Volume(volume.into())),
-        SrRequest::CreateVolume { vdi, bytes } => open()?
+        other => on_volume(&open()?, other),
+    }
+}
+
+fn on_volume(
+    sr_directory: &SrDirectory<'_>,
+    sr_request: &SrRequest,
+) -> Result<SrResponse, SrError> {
+    match sr_request {
+        SrRequest::CreateVolume { vdi, bytes } => sr_directory
             .create_volume(VdiId(*vdi), *bytes)
             .map(|volume| SrResponse::Volume(volume.into())),
         SrRequest::DestroyVolume { vdi } => {
-            open()?.destroy_volume(VdiId(*vdi)).map(|()| SrResponse::Nothing)
+            sr_directory.destroy_volume(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
         SrRequest::PrepareResize { vdi, bytes } => {
-            open()?.prepare_resize(VdiId(*vdi), *bytes).map(SrResponse::Images)
+            sr_directory.prepare_resize(VdiId(*vdi), *bytes).map(SrResponse::Images)
         }
-        SrRequest::ResizeVolume { vdi, bytes } => open()?
+        SrRequest::ResizeVolume { vdi, bytes } => sr_directory
             .resize_volume(VdiId(*vdi), *bytes)
             .map(|volume| SrResponse::Volume(volume.into())),
         SrRequest::FindVolume { vdi } => {
-            let (sr_directory, vdi) = (open()?, VdiId(*vdi));
+            let vdi = VdiId(*vdi);
             let volume = sr_directory.volume(vdi)?.into();
             let images = sr_directory.images(vdi)?;
             let storage_blocks = sr_directory.has_storage_blocks(vdi)?;
             Ok(SrResponse::Found { volume, images, storage_blocks })
         }
-        SrRequest::CheckRoom { bytes } => open()?.check_room(*bytes).map(|()| SrResponse::Nothing),
+        SrRequest::CheckRoom { bytes } => {
+            sr_directory.check_room(*bytes).map(|()| SrResponse::Nothing)
+        }
+        other => on_images(sr_directory, other),
+    }
+}
+
+fn on_images(
+    sr_directory: &SrDirectory<'_>,
+    sr_request: &SrRequest,
+) -> Result<SrResponse, SrError> {
+    match sr_request {
         SrRequest::PrepareLayer { vdi, layer, served } => {
-            let images = open()?.prepare_layer(VdiId(*vdi), *layer, served.as_deref());
+            let images = sr_directory.prepare_layer(VdiId(*vdi), *layer, served.as_deref());
             images.map(SrResponse::Images)
         }
         SrRequest::SettleLayer { vdi, served } => {
-            let volume = open()?.settle_layer(VdiId(*vdi), served.as_deref());
+            let volume = sr_directory.settle_layer(VdiId(*vdi), served.as_deref());
             volume.map(|volume| SrResponse::Volume(volume.into()))
         }
         SrRequest::SetResetPoint { vdi, point } => {
-            open()?.set_reset_point(VdiId(*vdi), *point).map(|()| SrResponse::Nothing)
+            sr_directory.set_reset_point(VdiId(*vdi), *point).map(|()| SrResponse::Nothing)
         }
         SrRequest::PrepareReset { vdi } => {
-            open()?.prepare_reset(VdiId(*vdi)).map(SrResponse::Images)
+            sr_directory.prepare_reset(VdiId(*vdi)).map(SrResponse::Images)
         }
         SrRequest::SetNames { vdi, names } => {
-            open()?.set_names(VdiId(*vdi), names.clone()).map(|()| SrResponse::Nothing)
+            sr_directory.set_names(VdiId(*vdi), names.clone()).map(|()| SrResponse::Nothing)
         }
-        SrRequest::CanShare { vdi } => open()?.can_share(VdiId(*vdi)).map(SrResponse::Is),
+        SrRequest::CanShare { vdi } => sr_directory.can_share(VdiId(*vdi)).map(SrResponse::Is),
         SrRequest::ShareImages { vdi, of, snapshot } => {
-            let added = open()?.share_images(VdiId(*vdi), VdiId(*of), *snapshot)?;
+            let added = sr_directory.share_images(VdiId(*vdi), VdiId(*of), *snapshot)?;
             let volume = |volume: Volume| SrResponse::Volume(volume.into());
             Ok(added.map_or(SrResponse::Nothing, volume))
         }
+        SrRequest::PrepareImport { vdi } => {
+            sr_directory.prepare_import(VdiId(*vdi)).map(SrResponse::Images)
+        }
+        SrRequest::SettleImport { vdi, layer } => {
+            let volume = sr_directory.settle_import(VdiId(*vdi), *layer)?;
+            Ok(SrResponse::Volume(volume.into()))
+        }
+        SrRequest::AbandonImport { vdi } => {
+            sr_directory.abandon_import(VdiId(*vdi)).map(|()| SrResponse::Nothing)
+        }
+        other => Err(SrError::Worker(format!("it does not know the call {other:?}"))),
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of volumes that share images.
 
 use super::super::record::ImageName;
-use super::super::tree::record_name;
+use super::super::tree::{import_name, record_name};
 use super::*;
 use crate::sr::SnapshotOf;
 
@@ -206,4 +206,68 @@ fn what_a_volume_has_its_snapshots_and_clones_have() {
     // An earlier version would take the shared raw image for a volume.
     assert!(marker().contains("\"format\":2"));
     SrDirectory::create(dir.path(), sr(1)).unwrap();
+}
+
+/// Creates the file with new content of a volume, as a `ringway-io` would.
+fn create_import(dir: &TempDir, of: u8, content: &str) {
+    std::fs::write(dir.path().join(import_name(vdi(of))), content).unwrap();
+}
+
+fn content(dir: &TempDir, name: &str) -> String {
+    std::fs::read_to_string(dir.path().join(name)).unwrap()
+}
+
+#[test]
+fn new_content_replaces_the_top_image_and_nothing_else() {
+    let (dir, _) = made();
+    let raw = name(vdi(1));
+    open(&dir).create_volume(vdi(1), 8192).unwrap();
+    std::fs::set_permissions(dir.path().join(&raw), PermissionsExt::from_mode(0o640)).unwrap();
+    // What an earlier import left is not taken for a new one.
+    create_import(&dir, 1, "old");
+    assert_eq!(open(&dir).prepare_import(vdi(1)).unwrap(), [raw.as_str()]);
+    open(&dir).settle_import(vdi(1), None).unwrap_err();
+    create_import(&dir, 1, "new");
+    open(&dir).settle_import(vdi(1), None).unwrap();
+    assert_eq!(content(&dir, &raw), "new");
+    let mode = std::fs::metadata(dir.path().join(&raw)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    assert_eq!(names(dir.path()), [MARKER, STORAGE_BLOCKS, &raw]);
+    // A volume with snapshots gets it in its own top.
+    snapshot(&dir, 1, (2, 3));
+    assert!(open(&dir).can_share(vdi(1)).unwrap());
+    assert_eq!(open(&dir).prepare_import(vdi(1)).unwrap(), [image(3), raw.clone()]);
+    create_import(&dir, 1, "an image");
+    open(&dir).settle_import(vdi(1), None).unwrap();
+    assert_eq!((content(&dir, &raw), content(&dir, &image(3))), ("new".into(), "an image".into()));
+    assert!(!open(&dir).can_share(vdi(1)).unwrap(), "something was written to the top");
+    let error = open(&dir).prepare_import(vdi(2)).unwrap_err();
+    assert!(refuses(&error, "import", "never written"), "{error}");
+    assert!(matches!(open(&dir).prepare_import(vdi(9)), Err(SrError::NoVolume(_))));
+}
+
+#[test]
+fn a_part_of_a_disk_becomes_a_layer() {
+    let (dir, _) = made();
+    let raw = name(vdi(1));
+    open(&dir).create_volume(vdi(1), 8192).unwrap();
+    // A crash after the record names the layer, and before the file has its name.
+    open(&dir).prepare_layer(vdi(1), vdi(7).0, None).unwrap();
+    assert_eq!(open(&dir).prepare_import(vdi(1)).unwrap(), [raw.as_str()]);
+    create_import(&dir, 1, "an image");
+    assert_eq!(open(&dir).settle_import(vdi(1), Some(vdi(3).0)).unwrap().virtual_bytes, 8192);
+    assert_eq!(images(&dir, 1), [image(3), raw.clone()]);
+    let files = [MARKER, STORAGE_BLOCKS, &raw, &record_name(vdi(1)), &image(3)];
+    let mut files = files.map(str::to_owned);
+    files.sort();
+    assert_eq!(names(dir.path()), files);
+    // An import that ends without success leaves nothing.
+    open(&dir).prepare_import(vdi(1)).unwrap();
+    create_import(&dir, 1, "a part");
+    open(&dir).abandon_import(vdi(1)).unwrap();
+    open(&dir).abandon_import(vdi(1)).unwrap();
+    assert_eq!(names(dir.path()), files);
+    create_import(&dir, 1, "a part");
+    open(&dir).clean().unwrap();
+    assert_eq!(names(dir.path()), files);
 }
