@@ -98,11 +98,13 @@ async fn other_paths_and_methods_are_refused() {
         ("GET /jsonrpc HTTP/1.1\r\nHost: h\r\n\r\n", "405", "Only POST"),
         ("POST /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", "405", "Only GET"),
         (
-            "PUT /import_raw_vdi/ HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n",
+            "PUT /import/ HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n",
             "404",
             "nothing at",
         ),
-        ("GET /export_raw_vdi HTTP/1.1\r\nHost: h\r\n\r\n", "404", "nothing at"),
+        ("GET /export HTTP/1.1\r\nHost: h\r\n\r\n", "404", "nothing at"),
+        ("PUT /export_raw_vdi HTTP/1.1\r\nHost: h\r\n\r\n", "405", "Only GET"),
+        ("GET /export_raw_vdi?vdi=a HTTP/1.1\r\nHost: h\r\n\r\n", "404", "HANDLE_INVALID, a"),
     ] {
         let mut stream = room.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
