@@ -36,7 +36,10 @@ fn mtu(_: &Ctx, tx: &mut Tx<'_>, net: &Ref) -> Result<(), ApiError> {
 
 fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let wanted = args.map("args");
-    let fields = constructed(&network::CLASS, wanted)?;
+    let mut fields = constructed(&network::CLASS, wanted)?;
+    // SDKs of typed languages send 0 for an MTU that is not set.
+    let unset = (FieldIx::from(network::Field::MTU), Value::Int(0));
+    fields.retain(|field| *field != unset);
     let bridge = wanted.get("bridge").map_or("", text);
     if !is_bridge(bridge) {
         return Err(codes::invalid_value("bridge", bridge));

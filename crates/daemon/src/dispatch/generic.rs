@@ -183,8 +183,7 @@ fn uuid(view: &View<'_>, of: &'static Class, it: &Ref) -> String {
 }
 
 /// Returns the fields of a new record, from the parameters of `create`. Only fields that a client
-/// may give are used. Other fields are ignored, so that a client can send a record that it has
-/// read.
+/// may give are used. [`Args`] has left out the others, so that a client can send a whole record.
 ///
 /// # Errors
 /// `FIELD_TYPE_ERROR` if a required field is missing.

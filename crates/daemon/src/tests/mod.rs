@@ -17,4 +17,5 @@ mod power;
 mod simulated_host;
 mod snapshots;
 mod storage;
+mod typed_records;
 mod volume_locks;
