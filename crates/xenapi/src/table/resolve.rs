@@ -60,17 +60,27 @@ pub enum Method {
 
 /// Resolves a name. Returns its method, and whether the call returns a task.
 ///
-/// Returns `None` if there is no such call, or it has no `Async` form.
+/// A name may have `_` for `.` between class and message, as `event_from`: `from` is a keyword of
+/// some languages. Returns `None` if there is no such call, or it has no `Async` form.
 pub fn resolve(name: &str) -> Option<(Method, bool)> {
     if name == LIST_METHODS {
         return Some((Method::ListMethods, false));
     }
     let (name, asynchronous) = name.strip_prefix(ASYNC).map_or((name, false), |rest| (rest, true));
-    let (of, what) = name.split_once('.')?;
-    let of = class(of)?;
+    let (of, what) = match name.split_once('.') {
+        Some((of, what)) => (class(of)?, what),
+        None => underscored(name)?,
+    };
     let written = of.message(what).map(|message| Method::Explicit(of, message));
     let method = written.or_else(|| of_class(of, what)).or_else(|| of_field(of, what))?;
     (!asynchronous || method.has_async()).then_some((method, asynchronous))
+}
+
+/// Splits `VM_start` into class and message. The longest class counts: `VM_metrics_get_all` is of
+/// `VM_metrics`.
+fn underscored(name: &str) -> Option<(&'static Class, &str)> {
+    let split = |of: &&'static Class| Some((*of, name.strip_prefix(of.name)?.strip_prefix('_')?));
+    classes().iter().filter_map(split).max_by_key(|(of, _)| of.name.len())
 }
 
 fn of_class(of: &'static Class, what: &str) -> Option<Method> {
