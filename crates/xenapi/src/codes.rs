@@ -96,6 +96,8 @@ codes! {
     VM_IS_TEMPLATE vm_is_template(vm);
     /// This cannot be done to a snapshot. Make a machine of it first.
     VM_IS_SNAPSHOT vm_is_snapshot(vm);
+    /// Only a template can be provisioned. A machine has its disks already.
+    PROVISION_ONLY_ALLOWED_ON_TEMPLATE provision_only_template();
     /// The guest has not said that it can do this.
     VM_LACKS_FEATURE vm_lacks_feature(vm);
     /// The guest has not said that it can shut down when asked.

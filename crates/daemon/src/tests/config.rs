@@ -66,7 +66,7 @@ async fn a_template_that_asks_for_nonsense_is_told_so() {
     sim_host.done("VM.remove_from_other_config", key).await;
     sim_host.done("VM.provision", [twice.value()]).await;
     let refused = sim_host.refused("VM.provision", [twice.value()]).await;
-    assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+    assert_eq!(refused[0], "PROVISION_ONLY_ALLOWED_ON_TEMPLATE");
     sim_host.done("VM.set_is_a_template", [machine.value(), yes()]).await;
     let refused = sim_host.refused("VM.start", [machine.value(), no(), no()]).await;
     assert_eq!(refused, ["VM_IS_TEMPLATE", machine.as_str()]);

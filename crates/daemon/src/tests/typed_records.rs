@@ -160,6 +160,21 @@ async fn a_machine_is_made_of_whole_records() {
     }
 }
 
+/// Terraform copies the template before it provisions the copy.
+#[tokio::test]
+async fn a_template_without_disks_is_copied_and_provisioned_once() {
+    let sim_host = SimulatedHost::new().await;
+    for place in [Value::text(NULL_REF), Value::text(""), sim_host.place().value()] {
+        let from = sim_host.template("Other install media").await;
+        let copy = [from.value(), Value::text("copy"), place];
+        let copy = sim_host.test_app.made("VM.copy", copy).await;
+        assert_eq!(sim_host.get(&copy, vm::Field::is_a_template), yes());
+        sim_host.done("VM.provision", [copy.value()]).await;
+        let refused = sim_host.refused("VM.provision", [copy.value()]).await;
+        assert_eq!(refused, ["PROVISION_ONLY_ALLOWED_ON_TEMPLATE"]);
+    }
+}
+
 /// No field that `create` ignores can fail it, in any class.
 #[tokio::test]
 async fn only_constructor_fields_are_read() {
