@@ -38,6 +38,8 @@ pub struct OpSettings {
     pub limits: StepLimits,
     /// Measurement of storage repositories.
     pub calibrate: CalibrateMode,
+    /// Certificate with which the listeners serve TLS, as PEM.
+    pub certificate: String,
 }
 
 /// Shared state of the daemon: everything that calls need.

@@ -1,7 +1,8 @@
 //! Start and stop of the daemon.
 //!
-//! Order: lock the state directory, load the records, create the first records, create the drivers,
-//! discover what runs on the host, and then open the listeners.
+//! Order: lock the state directory, open the listeners, load the records, create the first records,
+//! create the drivers, discover what runs on the host, and then serve. Clients that connect
+//! meanwhile wait in the backlog, so that a restart refuses none.
 
 use std::fs::{self, DirBuilder};
 use std::io::Write;
@@ -21,7 +22,7 @@ use crate::auth::{Users, passwords};
 use crate::bootstrap::{self, BootstrapInput, HostFacts};
 use crate::clock::Clock;
 use crate::config::DaemonConfig;
-use crate::http::{ApiHandler, ApiListener, Server, server_config};
+use crate::http::{ApiHandler, ApiListener, Server, TlsIdentity, tls_identity};
 use crate::persistence::Persistence;
 use crate::records::{BootDirs, DbRecords, first_domid};
 use crate::service_manager::ServiceManager;
@@ -111,15 +112,16 @@ async fn begin(
     slices: &Arc<Slices>,
 ) -> anyhow::Result<RunningDaemon> {
     let facts = HostFacts::read();
-    let app = house(settings, &facts, store, slices).await?;
-    let tls = server_config(&settings.state, &facts.hostname)?;
+    let tls = tls_identity(&settings.state, &facts.hostname)?;
     let mut api_listeners = Vec::new();
     for listen in &settings.listen {
-        api_listeners.push(ApiListener::tcp(*listen, &tls).await?);
+        api_listeners.push(ApiListener::tcp(*listen, &tls.config).await?);
     }
     api_listeners.push(ApiListener::unix(&settings.socket)?);
     slices.let_in(&settings.socket);
     let places: Vec<String> = api_listeners.iter().map(ToString::to_string).collect();
+    let url = url(address(settings), &api_listeners);
+    let app = house(settings, &facts, store, (slices, tls, url)).await?;
     let front: Arc<dyn ApiHandler> = Arc::new(ApiService::new(Arc::clone(&app)));
     Ok((app, Server::begin(api_listeners, &front), places.join(" ")))
 }
@@ -129,7 +131,7 @@ async fn house(
     settings: &DaemonConfig,
     facts: &HostFacts,
     store: RedbStore,
-    slices: &Arc<Slices>,
+    (slices, tls, url): (&Arc<Slices>, TlsIdentity, String),
 ) -> anyhow::Result<Arc<AppState>> {
     let clock = Clock::of_host();
     let (db, persistence) = Persistence::open(
@@ -140,11 +142,12 @@ async fn house(
     )?;
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
-    update_host((settings, facts, slices.report()), &persistence, &drivers, &clock).await?;
+    let said = (slices.report(), &*url);
+    update_host((settings, facts, said), &persistence, &drivers, &clock).await?;
     let usual_sr = settings.state.join(drivers::USUAL_SR);
     let boot = BootDirs { directories: settings.boot.clone(), usual_sr };
     let deadlines = settings.deadlines;
-    let records = DbRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
+    let records = DbRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines, url);
     let work = machines::MachinesConfig {
         limits: settings.limits,
         queue_deadline: settings.queue,
@@ -168,6 +171,7 @@ async fn house(
             queue_deadline: settings.queue,
             limits: settings.limits,
             calibrate: settings.calibrate,
+            certificate: tls.certificate,
         },
     });
     app.spawn_tasks();
@@ -180,7 +184,7 @@ async fn house(
 
 /// Creates the first records if there are none, and updates the host's records.
 async fn update_host(
-    (settings, facts, slices): (&DaemonConfig, &HostFacts, &str),
+    (settings, facts, (slices, url)): (&DaemonConfig, &HostFacts, (&str, &str)),
     persistence: &Persistence,
     drivers: &Drivers,
     clock: &Clock,
@@ -190,6 +194,7 @@ async fn update_host(
     let setup = BootstrapInput {
         host: facts,
         address: &address,
+        url,
         product: &settings.product,
         kinds: &kinds,
         bridge: &bridge,
@@ -260,6 +265,23 @@ fn address(settings: &DaemonConfig) -> IpAddr {
         Some(socket.local_addr().ok()?.ip())
     };
     listen_address.or_else(speaks).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Returns the URL of the server without a path: of the first listener with TLS, else of the first
+/// without. An unusual port is part of it.
+fn url(host: IpAddr, api_listeners: &[ApiListener]) -> String {
+    let host = match host {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    let mut all: Vec<(bool, u16)> = api_listeners.iter().filter_map(ApiListener::port).collect();
+    all.sort_by_key(|(plain, _)| *plain);
+    match all.first() {
+        Some((true, 80)) => format!("http://{host}"),
+        Some((true, port)) => format!("http://{host}:{port}"),
+        Some((false, port)) if *port != 443 => format!("https://{host}:{port}"),
+        _ => format!("https://{host}"),
+    }
 }
 
 /// Returns a random bridge name, so that no other daemon of the host has the same.

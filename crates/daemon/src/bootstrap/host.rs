@@ -11,6 +11,11 @@ use crate::dispatch::text;
 
 /// Version of the XenAPI.
 const API_VERSION: (i64, i64) = (2, 5);
+/// Version of the toolstack as XenServer 7.0 reports it. SDKs require it at login. Clients compare it
+/// to learn which calls exist, so it must not be that of a later release.
+const XAPI: &str = "1.3";
+/// The same for clients that expect three numbers.
+const XAPI_BUILD: &str = "1.3.0";
 /// Vendor of the API.
 const VENDOR: &str = "Ringway";
 
@@ -140,6 +145,8 @@ fn software(setup: &BootstrapInput<'_>) -> Value {
         ("platform_name", &product.brand),
         ("platform_version", &product.platform),
         ("build_number", env!("CARGO_PKG_VERSION")),
+        ("xapi", XAPI),
+        ("xapi_build", XAPI_BUILD),
         ("linux", &setup.host.kernel),
         ("hostname", &setup.host.hostname),
         ("control_slice", setup.slices),

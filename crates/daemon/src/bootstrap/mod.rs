@@ -13,14 +13,15 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use xenapi::table::{Role, network, pool, role};
+use xenapi::table::{Role, console, network, pool, role};
 use xenapi::{ApiError, Date, Value};
 
 pub use facts::{CpuFacts, HostFacts};
 pub(crate) use host::measured;
 pub use storage::{DefaultSr, make_sr};
 
-use crate::db::{Ref, Tx};
+use crate::db::{Object, Ref, Tx};
+use crate::records::effects;
 
 /// Product identity shown in the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct BootstrapInput<'a> {
     pub host: &'a HostFacts,
     /// Address of the host.
     pub address: &'a str,
+    /// URL of the server without a path, for consoles.
+    pub url: &'a str,
     /// Product identity.
     pub product: &'a Product,
     /// SR types that have a driver.
@@ -88,8 +91,16 @@ pub fn create_initial(
 /// Only if the class table is inconsistent, which is a bug.
 pub fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
     roles(tx)?;
+    consoles(tx, setup.url)?;
     storage::kinds(tx, setup.kinds, &setup.product.version)?;
+    templates::refresh(tx)?;
     host::refresh(tx, setup)
+}
+
+/// Updates the URLs of the consoles, because the port or the address may have changed.
+fn consoles(tx: &mut Tx<'_>, url: &str) -> Result<(), ApiError> {
+    let all: Vec<Ref> = tx.view().all(&console::CLASS).map(Object::reference).cloned().collect();
+    all.iter().try_for_each(|one| effects::locate_console(tx, one, url))
 }
 
 fn internal_network(tx: &mut Tx<'_>, bridge: &str) -> Result<Ref, ApiError> {

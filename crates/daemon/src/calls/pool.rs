@@ -10,6 +10,7 @@ use crate::dispatch::{Args, CallResult, Ctx, Handler};
 pub(super) const CALLS: super::Calls = &[
     ("pool.sync_database", Handler::Short(sync_database)),
     ("pool.has_extension", Handler::Short(has_extension)),
+    ("pool.get_guest_secureboot_readiness", Handler::Short(secureboot_readiness)),
     ("pool.get_license_state", Handler::Short(license_state)),
 ];
 
@@ -20,6 +21,11 @@ fn sync_database(_: &Ctx, _: &Args) -> CallResult {
 
 fn has_extension(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Bool(false))
+}
+
+/// Returns that no guest can use secure boot, because there is no UEFI firmware.
+fn secureboot_readiness(_: &Ctx, _: &Args) -> CallResult {
+    Ok(Value::text("not_ready"))
 }
 
 /// Returns a licence that permits everything and never expires.

@@ -44,7 +44,7 @@ use xenapi::{ApiError, Value};
 use crate::peer::Peer;
 use crate::sessions::ConnectionSession;
 
-pub use certificate::{TlsError, server_config};
+pub use certificate::{TlsError, TlsIdentity, tls_identity};
 pub use console::{ConsoleError, ConsoleRequest};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};

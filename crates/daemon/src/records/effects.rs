@@ -23,7 +23,8 @@ pub(super) fn is_recorded(effect: &Effect) -> bool {
 
 /// Writes effects in one change. Skips devices that no longer exist.
 ///
-/// Returns whether the VM has a new domain whose guest does not run yet.
+/// `url` is that of the server, for consoles. Returns whether the VM has a new domain whose guest
+/// does not run yet.
 ///
 /// # Errors
 /// `UUID_INVALID` if the VM does not exist.
@@ -32,7 +33,7 @@ pub(super) fn write(
     id: VmId,
     effects: &[Effect],
     fresh: bool,
-    now: Date,
+    (now, url): (Date, &str),
 ) -> Result<bool, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &id.to_string())?.clone();
     let was = int(&tx.view(), &machine, vm::Field::domid)?;
@@ -74,8 +75,8 @@ pub(super) fn write(
     let up = matches!(power, Some(PowerState::Running | PowerState::Paused));
     match power {
         Some(PowerState::Halted | PowerState::Suspended) => down(tx, &machine)?,
-        Some(_) if fresh => begun(tx, &machine, now)?,
-        Some(_) => here(tx, &machine)?,
+        Some(_) if fresh => begun(tx, &machine, now, url)?,
+        Some(_) => here(tx, &machine, url)?,
         None => {}
     }
     if let Some(power) = power {
@@ -101,8 +102,8 @@ fn of(tx: &Tx<'_>, class: &'static Class, uuid: String) -> Option<Ref> {
 }
 
 /// Records a new domain.
-fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
-    here(tx, machine)?;
+fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date, url: &str) -> Result<(), ApiError> {
+    here(tx, machine, url)?;
     let view = tx.view();
     let metrics = reference(&view, machine, vm::Field::metrics)?;
     let memory = bytes(&view, machine, vm::Field::memory_static_max)?;
@@ -119,22 +120,25 @@ fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
 }
 
 /// Records that the VM has a domain on this host: its residence and its console.
-fn here(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
+fn here(tx: &mut Tx<'_>, machine: &Ref, url: &str) -> Result<(), ApiError> {
     let host = tx.view().all(&host::CLASS).next().map(|host| host.reference().clone());
     let Some(host) = host else { return Ok(()) };
     tx.set(machine, vm::Field::resident_on, host.value())?;
     if !references(&tx.view(), machine, vm::Field::consoles)?.is_empty() {
         return Ok(());
     }
-    let address = text(&tx.view(), &host, host::Field::address)?.to_owned();
     let given = vec![
         (console::Field::protocol.into(), Value::text("vt100")),
         (console::Field::VM.into(), machine.value()),
     ];
     let made = tx.create(&console::CLASS, given)?;
-    let uuid = text(&tx.view(), &made, console::Field::uuid)?.to_owned();
-    let location = format!("https://{address}/console?uuid={uuid}");
-    tx.set(&made, console::Field::location, Value::text(location))
+    locate_console(tx, &made, url)
+}
+
+/// Sets the URL of a console. `url` is that of the server, without a path.
+pub(crate) fn locate_console(tx: &mut Tx<'_>, one: &Ref, url: &str) -> Result<(), ApiError> {
+    let uuid = text(&tx.view(), one, console::Field::uuid)?.to_owned();
+    tx.set(one, console::Field::location, Value::text(format!("{url}/console?uuid={uuid}")))
 }
 
 /// Records that the VM has no domain.

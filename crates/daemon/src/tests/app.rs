@@ -44,6 +44,9 @@ pub(crate) struct TestApp {
 /// Longest time for a call to an SR. Calls that work return at once.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(4);
 
+/// URL of the server.
+pub(crate) const URL: &str = "https://127.0.0.1:8443";
+
 /// Returns a client on the Unix socket.
 pub(crate) fn peer() -> Peer {
     Peer { from: Origin::Unix, user_agent: None, connection_session: None }
@@ -69,6 +72,7 @@ pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
     let setup = BootstrapInput {
         host: facts,
         address: "127.0.0.1",
+        url: URL,
         product: &product,
         kinds: &["dir"],
         bridge: "rwbr0",
@@ -118,6 +122,7 @@ impl TestApp {
             queue_deadline: Duration::from_secs(1),
             limits: StepLimits::default(),
             calibrate: CalibrateMode::Auto,
+            certificate: "-----BEGIN CERTIFICATE-----".to_owned(),
         };
         let drivers = sim::drivers(&sim);
         let first_domid = first_domid(&db);
@@ -131,6 +136,7 @@ impl TestApp {
             clock.clone(),
             BootDirs::default(),
             Deadlines::default(),
+            URL.to_owned(),
         ));
         let machines = Machines::new(drivers.clone(), records, work);
         let app = Arc::new(AppState {

@@ -244,6 +244,24 @@ fn a_second_one_is_refused_and_the_first_goes_on() {
     assert!(!daemon.root().records("VM").unwrap().is_empty());
 }
 
+/// The addresses come first: a start that cannot have them has made nothing, and a restart refuses
+/// no client while it reads its records.
+#[test]
+fn a_start_without_its_address_makes_no_records() {
+    let (place, other) = (Place::new(), Place::new());
+    let daemon = place.start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringwayd"));
+    command.args(["--hypervisor", "simulator", "--slices", "off", "--config"]);
+    command.arg(other.config()).arg("--state").arg(other.dir.path().join("state"));
+    command.arg("--listen").arg(format!("127.0.0.1:{},plain", daemon.port));
+    let mut process = Process::start(command.env_remove("NOTIFY_SOCKET"));
+    assert_eq!(process.child.wait().unwrap().code(), Some(1));
+    assert!(process.output().contains("--listen"), "{}", process.output());
+    let export = other.dir.path().join("export");
+    assert!(other.command().arg("--export").arg(&export).status().unwrap().success());
+    assert!(!fs::read_to_string(&export).unwrap().contains("Local storage"));
+}
+
 #[test]
 fn passwords_that_others_can_read_are_refused_at_the_start() {
     let place = Place::new();

@@ -175,6 +175,8 @@ messages! {
     ReadOnly Short compute_memory_overhead(host: Ref("host")) -> Int;
     /// Returns the management PIF.
     PoolOperator Short get_management_interface(host: Ref("host")) -> Ref("PIF");
+    /// Returns the certificate with which the host serves TLS, as PEM.
+    ReadOnly Short get_server_certificate(host: Ref("host")) -> Str;
     /// Returns the names of all messages.
     ReadOnly Short list_methods() -> STRS;
     /// Returns the kernel's log.

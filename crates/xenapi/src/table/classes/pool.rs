@@ -124,6 +124,9 @@ messages! {
     PoolOperator Long sync_database();
     /// Returns whether an extension with this name is installed.
     PoolAdmin Short has_extension(self: Ref("pool"), name: Str) -> Bool;
+    /// Returns whether guests with UEFI could use secure boot.
+    PoolOperator Short get_guest_secureboot_readiness(self: Ref("pool"))
+        -> Enum(&enums::POOL_GUEST_SECUREBOOT_READINESS);
     /// Returns the license state and its expiry.
     ReadOnly Short get_license_state(self: Ref("pool")) -> PAIRS;
 }
