@@ -179,6 +179,14 @@ codes! {
     DUPLICATE_PIF_DEVICE_NAME duplicate_pif_device_name(device);
     /// The host has no network device of this name and Ethernet address.
     COULD_NOT_FIND_NETWORK_INTERFACE_WITH_SPECIFIED_DEVICE_NAME_AND_MAC_ADDRESS no_such_interface(device, mac);
+    /// The host's own tools manage this network device.
+    PIF_UNMANAGED pif_unmanaged(pif);
+    /// The host is reached through this network device.
+    PIF_IS_MANAGEMENT_INTERFACE pif_is_management(pif);
+    /// This network device has hardware.
+    PIF_IS_PHYSICAL pif_is_physical(pif);
+    /// A tag of a VLAN is a number from 0 to 4094.
+    VLAN_TAG_INVALID vlan_tag_invalid(vlan);
     /// This network device must stay up.
     PIF_DOES_NOT_ALLOW_UNPLUG pif_does_not_allow_unplug(pif);
     /// A device of a machine is plugged into this network.

@@ -99,6 +99,7 @@ pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) 
     pending_ops::begin_starts(app, starts, same_boot);
     vbd::reapply(app);
     vif::reapply(app);
+    pif::management::refresh(app).await;
     pif::replug(app);
 }
 

@@ -34,6 +34,11 @@ pub(super) async fn create(
     ip(program, if ours { &set } else { without }).await
 }
 
+/// Returns whether the device is a bridge.
+pub(super) fn is_one(device: &Device) -> bool {
+    device.has(KIND)
+}
+
 /// Removes the bridge if this instance created it.
 pub(super) async fn remove(program: &Path, bridge: &str, alias: &str) -> Result<(), NetError> {
     let device = Device::named(bridge)?;

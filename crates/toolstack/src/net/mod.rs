@@ -5,6 +5,7 @@
 mod address_snoop;
 mod bridge;
 mod host;
+mod host_address;
 mod host_nic;
 pub mod internal;
 mod ip;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::boxed_future::BoxFuture;
 pub use host::HostNet;
+pub use host_address::HostAddress;
 pub use host_nic::HostNic;
 
 /// Error of the host's network.
@@ -77,6 +79,12 @@ pub trait Net: fmt::Debug + Send + Sync {
     /// # Errors
     /// The kernel does not report them, or not in time: it may query the hardware for its speed.
     fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>>;
+    /// Returns the Ethernet device with this address of the host. `None` if no device has it.
+    ///
+    /// # Errors
+    /// As for `cards`.
+    fn with_address(&self, address: IpAddr)
+    -> BoxFuture<'_, Result<Option<HostAddress>, NetError>>;
     /// Returns a receiver that is notified of changes of network devices or their addresses from
     /// now on. It closes if the kernel sends no notifications.
     fn changes(&self) -> watch::Receiver<()>;
