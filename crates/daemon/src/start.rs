@@ -22,7 +22,7 @@ use crate::auth::{Users, passwords};
 use crate::bootstrap::{self, BootstrapInput, HostFacts};
 use crate::clock::Clock;
 use crate::config::DaemonConfig;
-use crate::http::{ApiHandler, ApiListener, Server, TlsIdentity, tls_identity};
+use crate::http::{ApiHandler, ApiListener, Server, TlsIdentity, WebPages, tls_identity};
 use crate::persistence::Persistence;
 use crate::records::{BootDirs, DbRecords, first_domid};
 use crate::service_manager::ServiceManager;
@@ -112,6 +112,8 @@ async fn begin(
     slices: &Arc<Slices>,
 ) -> anyhow::Result<RunningDaemon> {
     let facts = HostFacts::read();
+    let web = settings.web.clone();
+    let pages = WebPages::read(web.directory.as_deref(), web.origins)?;
     let tls = tls_identity(&settings.state, &facts.hostname)?;
     let mut api_listeners = Vec::new();
     for listen in &settings.listen {
@@ -123,7 +125,7 @@ async fn begin(
     let url = url(address(settings), &api_listeners);
     let app = house(settings, &facts, store, (slices, tls, url)).await?;
     let front: Arc<dyn ApiHandler> = Arc::new(ApiService::new(Arc::clone(&app)));
-    Ok((app, Server::begin(api_listeners, &front), places.join(" ")))
+    Ok((app, Server::begin(api_listeners, &front, pages), places.join(" ")))
 }
 
 /// Builds the application behind the listeners.

@@ -31,6 +31,7 @@ mod stall_timeout;
 #[cfg(test)]
 mod tests;
 mod unix;
+mod web;
 mod websocket;
 
 use std::fmt;
@@ -49,6 +50,7 @@ pub use console::{ConsoleError, ConsoleRequest};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
+pub use web::{WebError, WebPages};
 
 /// Handler of calls, consoles and metrics requests.
 pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {

@@ -20,6 +20,8 @@ const ALONE_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     pieces: vec::IntoIter<Piece>,
+    /// Content that is sent before the pieces.
+    whole: Option<Bytes>,
     /// Piece that did not fit into the last chunk.
     next: Option<Piece>,
     bytes_left: u64,
@@ -28,16 +30,26 @@ pub(super) struct ResponseBody {
 impl ResponseBody {
     pub(super) fn of(body: envelope::Body) -> Self {
         let bytes_left = body.bytes() as u64;
-        Self { pieces: body.into_pieces().into_iter(), next: None, bytes_left }
+        Self { pieces: body.into_pieces().into_iter(), whole: None, next: None, bytes_left }
     }
 
     fn of_text(text: String) -> Self {
         let bytes_left = text.len() as u64;
         let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] };
-        Self { pieces: pieces.into_iter(), next: None, bytes_left }
+        Self { pieces: pieces.into_iter(), whole: None, next: None, bytes_left }
+    }
+
+    /// Creates a body of shared bytes. They are not copied.
+    pub(super) fn of_bytes(content: Bytes) -> Self {
+        let bytes_left = content.len() as u64;
+        let whole = Some(content).filter(|content| !content.is_empty());
+        Self { pieces: Vec::new().into_iter(), whole, next: None, bytes_left }
     }
 
     fn chunk(&mut self) -> Option<Bytes> {
+        if let Some(whole) = self.whole.take() {
+            return Some(whole);
+        }
         let first = mem::take(&mut self.next).or_else(|| self.pieces.next())?;
         if first.as_ref().len() >= ALONE_BYTES {
             return Some(Bytes::from_owner(first));

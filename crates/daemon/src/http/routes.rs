@@ -14,7 +14,7 @@ use super::rpc::{rpc, waste};
 use crate::peer::Origin;
 
 /// Path of the metrics for Prometheus.
-const METRICS: &str = "/metrics";
+pub(super) const METRICS: &str = "/metrics";
 /// Content type of the metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

@@ -23,7 +23,7 @@ async fn tls_and_plain_are_different_doors() {
         api_listeners.push(ApiListener::tcp(listen.parse().unwrap(), &tls).await.unwrap());
     }
     let ports: Vec<u16> = api_listeners.iter().map(port).collect();
-    let server = Server::begin(api_listeners, &api_handler);
+    let server = Server::begin(api_listeners, &api_handler, Default::default());
 
     let mut roots = RootCertStore::empty();
     let pem = dir.path().join("certificate.pem");

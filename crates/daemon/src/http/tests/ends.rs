@@ -57,8 +57,13 @@ async fn an_address_does_not_get_all_places() {
     let api_listener = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
     let port = port(&api_listener);
     let api_handler: Arc<dyn ApiHandler> = Arc::new(Echo::default());
-    let server =
-        Server::patient(vec![api_listener], &api_handler, LONG, &ConnectionLimiter::new(8, 0, 2));
+    let server = Server::patient(
+        vec![api_listener],
+        &api_handler,
+        LONG,
+        &ConnectionLimiter::new(8, 0, 2),
+        Default::default(),
+    );
     let from = async |address: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();

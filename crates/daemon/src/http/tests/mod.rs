@@ -4,6 +4,7 @@ mod calls;
 mod console;
 mod doors;
 mod ends;
+mod web;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -104,8 +105,13 @@ fn room_with(head_deadline: Duration, connection_limiter: &ConnectionLimiter) ->
     let echo = Arc::new(Echo::default());
     let api_handler: Arc<dyn ApiHandler> = echo.clone();
     let api_listener = ApiListener::unix(dir.path().join("socket")).unwrap();
-    let server =
-        Server::patient(vec![api_listener], &api_handler, head_deadline, connection_limiter);
+    let server = Server::patient(
+        vec![api_listener],
+        &api_handler,
+        head_deadline,
+        connection_limiter,
+        Default::default(),
+    );
     Room { dir, echo, server }
 }
 
