@@ -48,6 +48,9 @@ pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
         Method::AddTo(of, field) => {
             write(ctx, args, of, field, |tx, it| add_to(tx, it, (of, field), args))
         }
+        Method::SetIn(of, field) => write(ctx, args, of, field, |tx, it| {
+            tx.set_key(it, field, &key(args.value("key")), Some(args.last().clone()))
+        }),
         Method::RemoveFrom(of, field) => {
             write(ctx, args, of, field, |tx, it| tx.set_key(it, field, &key(args.last()), None))
         }

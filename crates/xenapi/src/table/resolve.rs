@@ -8,6 +8,9 @@
 //! field has `get_`. A field that clients write has `set_`. A map also has `add_to_` and
 //! `remove_from_`, and a set has `add_` and `remove_`. An explicit message takes precedence over an
 //! implicit one.
+//!
+//! `set_in_` sets one key of a map, whether the map has it or not. XenServer has no such message:
+//! there a client removes the key and adds it again, so a refused value leaves the map without it.
 
 use std::borrow::Cow;
 
@@ -50,6 +53,8 @@ pub enum Method {
     Set(&'static Class, FieldIx),
     /// Adds a key and its value to a map.
     AddTo(&'static Class, FieldIx),
+    /// Sets the value of a key of a map.
+    SetIn(&'static Class, FieldIx),
     /// Removes a key from a map.
     RemoveFrom(&'static Class, FieldIx),
     /// Adds a value to a set.
@@ -102,8 +107,9 @@ fn of_class(of: &'static Class, what: &str) -> Option<Method> {
 
 /// Name prefixes of messages that follow from a field. Where one prefix begins another, the longer
 /// one comes first.
-const ACCESSORS: [(&str, Accessor); 6] = [
+const ACCESSORS: [(&str, Accessor); 7] = [
     ("get_", Method::Get),
+    ("set_in_", Method::SetIn),
     ("set_", Method::Set),
     ("add_to_", Method::AddTo),
     ("remove_from_", Method::RemoveFrom),
@@ -145,7 +151,9 @@ impl Method {
     fn fits(self, field: &Field) -> bool {
         match self {
             Self::Get(..) | Self::Set(..) => true,
-            Self::AddTo(..) | Self::RemoveFrom(..) => matches!(field.ty, Type::Map(..)),
+            Self::AddTo(..) | Self::SetIn(..) | Self::RemoveFrom(..) => {
+                matches!(field.ty, Type::Map(..))
+            }
             Self::Add(..) | Self::Remove(..) => matches!(field.ty, Type::Set(_)),
             _ => false,
         }
@@ -171,6 +179,7 @@ impl Method {
             Self::Get(of, ix) => of_field(of, ix, "get_"),
             Self::Set(of, ix) => of_field(of, ix, "set_"),
             Self::AddTo(of, ix) => of_field(of, ix, "add_to_"),
+            Self::SetIn(of, ix) => of_field(of, ix, "set_in_"),
             Self::RemoveFrom(of, ix) => of_field(of, ix, "remove_from_"),
             Self::Add(of, ix) => of_field(of, ix, "add_"),
             Self::Remove(of, ix) => of_field(of, ix, "remove_"),
@@ -194,7 +203,7 @@ impl Method {
                 vec![key(of), given("value", member(type_of(of, ix)).1)]
             }
             Self::RemoveFrom(of, ix) => vec![key(of), given("key", member(type_of(of, ix)).0)],
-            Self::AddTo(of, ix) => {
+            Self::AddTo(of, ix) | Self::SetIn(of, ix) => {
                 let (name, value) = member(type_of(of, ix));
                 vec![key(of), given("key", name), given("value", value)]
             }
@@ -217,6 +226,7 @@ impl Method {
             Self::Destroy(_)
             | Self::Set(..)
             | Self::AddTo(..)
+            | Self::SetIn(..)
             | Self::RemoveFrom(..)
             | Self::Add(..)
             | Self::Remove(..) => Type::Void,
@@ -231,6 +241,7 @@ impl Method {
             Self::Create(of) | Self::Destroy(of) => of.writes,
             Self::Set(of, ix)
             | Self::AddTo(of, ix)
+            | Self::SetIn(of, ix)
             | Self::RemoveFrom(of, ix)
             | Self::Add(of, ix)
             | Self::Remove(of, ix) => of.field_at(ix).map_or(of.writes, |field| field.least),

@@ -62,3 +62,44 @@ fn cards_of_the_host_are_made_known_and_plugged() {
     typed.does(&["pif-forget", &is]);
     assert_eq!(devices(), ["eth0"]);
 }
+
+/// A refused value neither deletes the former one nor lifts the limit of a running guest.
+#[test]
+fn a_refused_value_leaves_the_former_one() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let net = typed.prints(&["network-create", "name-label=n"]);
+    let vif = typed.prints(&[
+        "vif-create",
+        &to("vm-uuid", &vm),
+        &to("network-uuid", &net),
+        "device=0",
+        "mac=random",
+    ]);
+    let (vif_is, vbd_is) = (to("uuid", &vif), to("uuid", &typed.only("vbd", &[])));
+    let host_is = to("uuid", &typed.only("host", &[]));
+    typed.does(&["vm-start", "vm=m"]);
+    typed.does(&["vif-param-set", &vif_is, "qos_algorithm_type=ratelimit"]);
+    for (class, is, map, key, good, bad) in [
+        ("vif", &vif_is, "qos_algorithm_params", "kbps", "512", "0"),
+        ("vif", &vif_is, "other-config", "queues", "2", "128"),
+        ("vif", &vif_is, "other-config", "flood-limit", "100", "many"),
+        ("vbd", &vbd_is, "qos_algorithm_params", "iops", "500", "0"),
+        ("vbd", &vbd_is, "other-config", "queues", "4", "257"),
+        ("vbd", &vbd_is, "other-config", "cache", "none", "writethrough"),
+        ("host", &host_is, "other-config", "slice-weight-control", "500", "0"),
+        ("host", &host_is, "other-config", "worker-pool-size", "8", "x"),
+    ] {
+        let set = format!("{class}-param-set");
+        let value = |value: &str| format!("{map}:{key}={value}");
+        typed.does(&[&set, is, &value(good)]);
+        let refused = typed.fails(&[&set, is, &value(bad)]);
+        assert!(refused.contains(key), "{refused}");
+        let uuid = is.trim_start_matches("uuid=");
+        let [uuid, name, key] = [to("uuid", uuid), to("param-name", map), to("param-key", key)];
+        let stays = typed.prints(&[&format!("{class}-param-get"), &uuid, &name, &key]);
+        assert_eq!(stays, good, "{class} {map}:{key}");
+    }
+    let misspelt = typed.fails(&["vif-param-set", &vif_is, "qos_algorithm_params:kpbs=100"]);
+    assert!(misspelt.contains("kpbs") && misspelt.contains("kbps"), "{misspelt}");
+}
