@@ -17,6 +17,7 @@ use crate::dispatch::limits::{CallLimiter, WriteLimiter};
 use crate::options::CalibrateMode;
 use crate::persistence::Persistence;
 use crate::random;
+use crate::reconcile::restarts::Restarts;
 use crate::records::BootDirs;
 use crate::sessions::{self, Sessions};
 use crate::slices::Slices;
@@ -59,6 +60,8 @@ pub struct AppState {
     pub writes: WriteLimiter,
     /// VMs and the operations on them.
     pub machines: Arc<Machines>,
+    /// Restarts of VMs that crashed.
+    pub restarts: Restarts,
     /// Drivers that carry out steps.
     pub drivers: Drivers,
     /// Driver of each SR.

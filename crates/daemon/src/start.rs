@@ -163,6 +163,7 @@ async fn house(
         tasks: Default::default(),
         call_limiter: Default::default(),
         writes: Default::default(),
+        restarts: Default::default(),
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
         drivers,

@@ -27,6 +27,7 @@ mod guest_metrics;
 mod guest_poller;
 mod pending_ops;
 pub(crate) mod pifs;
+pub(crate) mod restarts;
 mod sr_connect;
 
 use std::sync::Arc;

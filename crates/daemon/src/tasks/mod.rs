@@ -35,6 +35,7 @@ use xenapi::{ApiError, Value, codes};
 
 pub use expiry::expire_loop;
 pub use record::result_text;
+pub(crate) use start::of_server;
 pub use start::{Cancellable, TaskHandle, begin};
 pub use state::Status;
 
@@ -78,7 +79,8 @@ struct RunningTask {
     /// Whether the task is destroyed when it ends.
     doomed: bool,
     session: Ref,
-    _place: Arc<CallPermit>,
+    /// Permit of the call. `None` for a task of the server.
+    _place: Option<Arc<CallPermit>>,
 }
 
 impl Tasks {
@@ -125,7 +127,7 @@ pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, Ap
         tasks.theirs.take(&session)
     })?;
     let running_task =
-        RunningTask { cancel: None, doomed: false, session, _place: Arc::new(call_permit) };
+        RunningTask { cancel: None, doomed: false, session, _place: Some(Arc::new(call_permit)) };
     let it = ctx.change(|tx| {
         let it = record::make(tx, &ctx.app, label, description)?;
         tasks.enter(&it, &ctx.session.user, running_task);

@@ -146,6 +146,7 @@ impl TestApp {
             tasks: Default::default(),
             call_limiter: Default::default(),
             writes: Default::default(),
+            restarts: Default::default(),
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
             drivers,

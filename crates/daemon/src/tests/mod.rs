@@ -4,6 +4,7 @@ mod addresses;
 pub(crate) mod app;
 mod calibration;
 mod config;
+mod crash_loops;
 mod daemon_killed;
 mod devices;
 mod disk_settings;

@@ -54,6 +54,7 @@ pub(super) fn completed(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> 
 pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let vm = ctx.read(|view| id_of(view, &machine))?;
+    ctx.app.restarts.call_off(&ctx.app, vm);
     if ctx.app.machines.is_there(vm) {
         settle(&ctx.app, vm).await;
     }
