@@ -194,8 +194,12 @@ async fn update_host(
 ) -> anyhow::Result<()> {
     let kinds: Vec<&'static str> = drivers.srs.iter().map(|driver| driver.kind()).collect();
     let (address, bridge) = (address(settings).to_string(), bridge());
+    // The simulated host has a memory of its own.
+    let memory = drivers.memory.read();
+    let facts =
+        HostFacts { memory_total: memory.total, memory_free: memory.available, ..facts.clone() };
     let setup = BootstrapInput {
-        host: facts,
+        host: &facts,
         address: &address,
         url,
         product: &settings.product,

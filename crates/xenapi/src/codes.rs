@@ -127,6 +127,8 @@ codes! {
     DEVICE_ATTACH_TIMEOUT device_attach_timeout(class, device);
     /// The device was not gone in time. It goes when the guest lets go of it.
     DEVICE_DETACH_TIMEOUT device_detach_timeout(class, device);
+    /// The device cannot be attached.
+    DEVICE_ATTACH_REJECTED device_attach_rejected(class, device, reason);
     /// The guest does not give this device back.
     DEVICE_DETACH_REJECTED device_detach_rejected(class, device, reason);
     /// This device stays in its machine while that runs.
@@ -169,6 +171,8 @@ codes! {
     /// The host has a connection to this storage already.
     PBD_EXISTS pbd_exists(sr, host, pbd);
 
+    /// Another network has this bridge. Use that network.
+    BRIDGE_NAME_EXISTS bridge_name_exists(bridge);
     /// A machine has a device on this network.
     NETWORK_CONTAINS_VIF network_contains_vif(vifs);
     /// A host has a device on this network.

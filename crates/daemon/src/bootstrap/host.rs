@@ -24,7 +24,6 @@ pub(super) fn make(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<Ref, A
     let fields = vec![
         (host::Field::name_label.into(), Value::text(setup.host.hostname.as_str())),
         (host::Field::hostname.into(), Value::text(setup.host.hostname.as_str())),
-        (host::Field::enabled.into(), Value::Bool(true)),
         (host::Field::metrics.into(), metrics.value()),
         (host::Field::edition.into(), Value::text("free")),
     ];
@@ -71,6 +70,8 @@ pub(super) fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(),
     let share = share.share_bytes.value;
     let bootloaders = ["kernel", "bios"].map(Value::text).to_vec();
     for (field, value) in [
+        // XenServer enables a host when its toolstack or the host itself starts.
+        (host::Field::enabled, Value::Bool(true)),
         (host::Field::API_version_major, Value::Int(major)),
         (host::Field::API_version_minor, Value::Int(minor)),
         (host::Field::API_version_vendor, Value::text(VENDOR)),

@@ -40,7 +40,7 @@ async fn scan(ctx: Ctx, args: Args) -> CallResult {
         for host_nic in &host_nics {
             match known(&tx.view(), &host, &host_nic.name) {
                 Some(pif) => found(tx, &pif, host_nic, now)?,
-                None if host_nic.physical => drop(make(tx, &host, host_nic, true, now)?),
+                None if host_nic.physical => drop(make(tx, &host, host_nic, (true, None), now)?),
                 None => {}
             }
         }
@@ -64,7 +64,7 @@ async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     let (managed, now) = (args.flag("managed"), ctx.app.clock.date());
     let made = ctx.change(|tx| match known(&tx.view(), &host, &host_nic.name) {
         Some(_) => Err(codes::duplicate_pif_device_name(&host_nic.name)),
-        None => make(tx, &host, &host_nic, managed, now),
+        None => make(tx, &host, &host_nic, (managed, None), now),
     })?;
     Ok(made.value())
 }
@@ -197,9 +197,8 @@ pub(crate) async fn cards(app: &AppState) -> Result<Vec<HostNic>, ApiError> {
 fn failed(why: &NetError) -> ApiError {
     match why {
         NetError::NotThere(_) => codes::pif_device_not_found(),
-        NetError::Refused { .. } | NetError::Reached { .. } => {
+        NetError::Refused { .. } | NetError::Reached { .. } | NetError::Late(_) => {
             codes::operation_not_allowed(error_chain(why))
         }
-        NetError::Late(_) => codes::internal(error_chain(why)),
     }
 }

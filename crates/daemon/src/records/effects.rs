@@ -6,7 +6,9 @@ use model::id::{Domid, VmId};
 use model::plan::Effect;
 use model::vbd::DeviceNumber;
 use model::vm::PowerState;
-use xenapi::table::{Class, console, host, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics};
+use xenapi::table::{
+    Class, console, host, network, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics,
+};
 use xenapi::{ApiError, Date, NULL_REF, Value};
 
 use super::fields::{bytes, flag, int, reference, references, text};
@@ -55,6 +57,11 @@ pub(super) fn write(
             Effect::Vif(vif, plugged) => {
                 if let Some(one) = of(tx, &vif::CLASS, vif.to_string()) {
                     tx.set(&one, vif::Field::currently_attached, Value::Bool(*plugged))?;
+                    let net = reference(&tx.view(), &one, vif::Field::network)?;
+                    let mtu = tx.view().get(&net, network::Field::MTU).cloned();
+                    if *plugged && let Ok(mtu) = mtu {
+                        tx.set(&one, vif::Field::MTU, mtu)?;
+                    }
                 }
             }
             Effect::Domid(domid) => {

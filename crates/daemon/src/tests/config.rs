@@ -19,7 +19,8 @@ async fn bounds_of_memory_and_cpus_do_not_cross() {
     assert_eq!(sim_host.get(&machine, vm::Field::memory_target), Value::Int(512 << 20));
     let set = |value: i64| [machine.value(), Value::Int(value)];
     let refused = sim_host.refused("VM.set_VCPUs_at_startup", set(2)).await;
-    assert_eq!(refused, ["INVALID_VALUE", "VCPUs_at_startup", "2"]);
+    let rule = "VCPU values must satisfy: 1 <= VCPUs_at_startup <= VCPUs_max <= 255";
+    assert_eq!(refused, ["INVALID_VALUE", rule, "2"]);
     sim_host.done("VM.set_VCPUs_max", set(4)).await;
     sim_host.done("VM.set_VCPUs_at_startup", set(2)).await;
     sim_host.start(&machine).await;

@@ -40,6 +40,10 @@ impl Net for HostNet {
         Box::pin(bridge::create(&self.ip, bridge, mtu, &self.alias))
     }
 
+    fn check_bridge(&self, bridge: &str) -> Result<(), NetError> {
+        bridge::check(bridge)
+    }
+
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(bridge::remove(&self.ip, bridge, &self.alias))
     }

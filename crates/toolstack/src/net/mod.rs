@@ -63,6 +63,11 @@ pub trait Net: fmt::Debug + Send + Sync {
         bridge: &'a str,
         mtu: u32,
     ) -> BoxFuture<'a, Result<(), NetError>>;
+    /// Checks that no device of another kind has the name of this bridge. Does not wait.
+    ///
+    /// # Errors
+    /// [`NetError::Refused`] if one has, or if the name is invalid.
+    fn check_bridge(&self, bridge: &str) -> Result<(), NetError>;
     /// Removes a bridge.
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
     /// Creates a multi-queue TAP device in a bridge and sets it up.

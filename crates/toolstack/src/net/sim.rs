@@ -11,6 +11,9 @@ use super::{HostAddress, HostNic, Net, NetError};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{Call, CallKind, Sim, State};
 
+/// Device that every host has.
+const LOOPBACK: &str = "lo";
+
 /// Network of a simulated host.
 #[derive(Clone, Debug)]
 pub struct SimNet(pub(crate) Arc<Sim>);
@@ -51,6 +54,15 @@ impl Net for SimNet {
             state.keep_bridge(bridge);
             Ok(())
         }))
+    }
+
+    fn check_bridge(&self, bridge: &str) -> Result<(), NetError> {
+        let state = self.0.state();
+        let other = bridge == LOOPBACK || state.cards.contains_key(bridge);
+        if other || state.taps.contains_key(bridge) {
+            return Err(refused(CallKind::CreateBridge, format!("{bridge} is no bridge")));
+        }
+        Ok(())
     }
 
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {

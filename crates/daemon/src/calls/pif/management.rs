@@ -13,7 +13,8 @@ use xenapi::{ApiError, Date, Value};
 
 use super::record::{found, known, make};
 use crate::app::AppState;
-use crate::db::{Object, Ref, Tx, View};
+use crate::calls::network::with_bridge;
+use crate::db::{Ref, Tx, View};
 use crate::records::fields::{flag, reference, references, text};
 
 /// Makes the records show by which device the host is reached. A device that cannot be found is
@@ -53,7 +54,8 @@ fn record(
     let pif = match existing(&tx.view(), host, host_address)? {
         Some(pif) => pif,
         None => {
-            let pif = make(tx, host, host_nic, false, now)?;
+            let with = with_bridge(&tx.view(), &host_nic.name).filter(|_| *bridge);
+            let pif = make(tx, host, host_nic, (false, with.as_ref()), now)?;
             tx.set(&pif, pif::Field::currently_attached, Value::Bool(true))?;
             if *bridge {
                 let net = reference(&tx.view(), &pif, pif::Field::network)?;
@@ -99,11 +101,8 @@ fn existing(
     if let Some(pif) = known(view, host, device) {
         return Ok(Some(pif));
     }
-    let is_bridge = |net: &&Object| {
-        net.get(network::Field::bridge.into()) == Some(&Value::text(device.as_str()))
-    };
-    let Some(net) = view.all(&network::CLASS).find(is_bridge) else { return Ok(None) };
-    Ok(references(view, net.reference(), network::Field::PIFs)?.into_iter().next())
+    let Some(net) = with_bridge(view, device) else { return Ok(None) };
+    Ok(references(view, &net, network::Field::PIFs)?.into_iter().next())
 }
 
 /// Removes the mark from all PIFs of the host except this one.

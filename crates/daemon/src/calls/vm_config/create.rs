@@ -26,6 +26,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     fields.retain(|(field, _)| !past.iter().any(|one| FieldIx::from(*one) == *field));
     let made = ctx.change(|tx| {
         let made = tx.create(&vm::CLASS, fields)?;
+        memory::round(tx, &made)?;
         memory::fit(&tx.view(), &made)?;
         vcpus_fit(&tx.view(), &made)?;
         completed(tx, &made)?;

@@ -36,6 +36,19 @@ fn a_host_that_is_emptied_takes_no_machine() {
     assert!(shown.contains("cpu_count"), "{shown}");
 }
 
+/// As XenServer's toolstack does.
+#[test]
+fn a_restart_of_the_daemon_enables_the_host() {
+    let mut typed = Typed::new();
+    typed.does(&["host-disable"]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    let host = typed.only("host", &[]);
+    assert_eq!(typed.get("host", &host, "enabled"), "true");
+    let bytes = |field: &str| typed.get("host", &host, field).parse::<u64>().unwrap();
+    assert!(bytes("memory-free") <= bytes("memory-total"));
+}
+
 #[test]
 fn what_is_kept_can_be_destroyed() {
     let typed = Typed::new();

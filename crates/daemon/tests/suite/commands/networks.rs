@@ -103,3 +103,44 @@ fn a_refused_value_leaves_the_former_one() {
     let misspelt = typed.fails(&["vif-param-set", &vif_is, "qos_algorithm_params:kpbs=100"]);
     assert!(misspelt.contains("kpbs") && misspelt.contains("kbps"), "{misspelt}");
 }
+
+/// The kernel has a device of this name, or another network has the bridge.
+#[test]
+fn a_bridge_that_is_none_or_taken_is_refused() {
+    let typed = Typed::new();
+    let refused = typed.fails(&["network-create", "name-label=n", "bridge=lo"]);
+    assert!(refused.contains("bridge") && refused.contains("lo"), "{refused}");
+    typed.prints(&["network-create", "name-label=n", "bridge=br7"]);
+    let refused = typed.fails(&["network-create", "name-label=n2", "bridge=br7"]);
+    assert!(refused.contains("Another network has this bridge"), "{refused}");
+    assert_eq!(typed.list("network", &["name-label=n2"]), Vec::<String>::new());
+}
+
+/// The MTU of a network applies to its VIFs, and they show it.
+#[test]
+fn interfaces_show_the_mtu_that_is_in_force() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let net = |name: &str, mtu: &str| {
+        typed.prints(&["network-create", &to("name-label", name), &to("MTU", mtu)])
+    };
+    let (jumbo, usual) = (net("jumbo", "9000"), net("usual", "1500"));
+    let on = to("network-uuid", &jumbo);
+    let create = ["vif-create", &to("vm-uuid", &vm), &on, "device=0", "mac=random"];
+    let refused = typed.fails(&[&create[..], &["mtu=1500"]].concat());
+    assert!(refused.contains("9000") && refused.contains("network-param-set"), "{refused}");
+    let vif = typed.prints(&[&create[..], &["mtu=9000"]].concat());
+    let mtu = || typed.get("vif", &vif, "MTU");
+    assert_eq!(mtu(), "9000");
+    let vif_is = to("uuid", &vif);
+    typed.does(&["vif-move", &vif_is, &to("network-uuid", &usual)]);
+    assert_eq!(mtu(), "1500");
+    typed.does(&["network-param-set", &to("uuid", &usual), "MTU=4000"]);
+    assert_eq!(mtu(), "4000", "it is not plugged");
+    typed.does(&["vm-start", "vm=m"]);
+    typed.does(&["network-param-set", &to("uuid", &usual), "MTU=2000"]);
+    assert_eq!(mtu(), "4000", "it is plugged");
+    typed.does(&["vm-shutdown", "vm=m", "--force"]);
+    typed.does(&["vm-start", "vm=m"]);
+    assert_eq!(mtu(), "2000");
+}
