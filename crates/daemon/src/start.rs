@@ -31,7 +31,7 @@ use crate::signals::Signals;
 use crate::slices::Slices;
 use crate::storage::{STORAGE_DEADLINE, Storage};
 use crate::xapi_socket::XapiSocketLink;
-use crate::{allowed_operations, drivers, random, reconcile};
+use crate::{allowed_operations, copies, drivers, former_life, random, reconcile};
 
 /// Mode of the state directory: access for its owner only.
 const STATE_MODE: u32 = 0o700;
@@ -56,7 +56,9 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
     let mut signals = Signals::begin().context("cannot set up signal handlers")?;
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
-    let store = RedbStore::open(&records_in(&settings.state))?;
+    let records = records_in(&settings.state);
+    former_life::check(&settings.state, &settings.run, &records)?;
+    let store = RedbStore::open(&records)?;
     // Slices come first, so that the rest of the start does not compete with guests.
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
@@ -84,6 +86,7 @@ async fn serve(
     manager: &ServiceManager,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
+    tokio::spawn(copies::copy_daily(Arc::clone(&app), settings.state.clone()));
     let known = settings.known.as_deref();
     let xapi_socket_link = known.and_then(|link| XapiSocketLink::begin(link, &settings.socket));
     say(&format!("listening on {places}"));

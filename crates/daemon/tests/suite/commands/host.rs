@@ -127,3 +127,17 @@ fn machines_that_are_chosen_start_with_their_host() {
     let known = ["host-param-get", &host_is, "param-name=other-config", "param-key=boot_id"];
     assert_eq!(typed.prints(&known), boot.trim(), "the one to compare with next time");
 }
+
+#[test]
+fn the_database_is_dumped_to_a_new_file() {
+    let typed = Typed::new();
+    typed.machine("kept");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump");
+    let to_file = to("file-name", path.to_str().unwrap());
+    typed.does(&["pool-dump-database", &to_file]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("{\"schema\":") && text.contains("kept"), "{text:.200}");
+    let refused = typed.fails(&["pool-dump-database", &to_file]);
+    assert!(refused.contains("name a new file"), "{refused}");
+}

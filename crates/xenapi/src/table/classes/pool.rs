@@ -122,6 +122,8 @@ fields! { "pool", PoolOperator;
 messages! {
     /// Writes the state to every host. The only host has already written it.
     PoolOperator Long sync_database();
+    /// Returns all records as text, in the form that `ringwayd --import` reads.
+    PoolAdmin Short dump_database() -> Str;
     /// Returns whether an extension with this name is installed.
     PoolAdmin Short has_extension(self: Ref("pool"), name: Str) -> Bool;
     /// Creates a VLAN on the device of this name, on each host.
