@@ -56,6 +56,8 @@ pub struct AppState {
     pub tasks: Tasks,
     /// Limits on long calls.
     pub call_limiter: CallLimiter,
+    /// Limits on waits for events.
+    pub wait_limiter: CallLimiter,
     /// Limits on calls that write.
     pub writes: WriteLimiter,
     /// VMs and the operations on them.

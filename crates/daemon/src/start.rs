@@ -22,6 +22,7 @@ use crate::auth::{Users, passwords};
 use crate::bootstrap::{self, BootstrapInput, HostFacts};
 use crate::clock::Clock;
 use crate::config::DaemonConfig;
+use crate::dispatch::limits::{CallLimiter, MAX_WAITS_OF_USER};
 use crate::http::{ApiHandler, ApiListener, Server, TlsIdentity, WebPages, tls_identity};
 use crate::persistence::Persistence;
 use crate::records::{BootDirs, DbRecords, first_domid};
@@ -165,6 +166,7 @@ async fn house(
         sessions: Sessions::new(clock.clone(), users),
         tasks: Default::default(),
         call_limiter: Default::default(),
+        wait_limiter: CallLimiter::new(usize::MAX, MAX_WAITS_OF_USER),
         writes: Default::default(),
         restarts: Default::default(),
         machines: Machines::new(drivers.clone(), Arc::new(records), work),

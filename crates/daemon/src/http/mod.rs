@@ -36,7 +36,6 @@ mod websocket;
 
 use std::fmt;
 
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
@@ -46,7 +45,7 @@ use crate::peer::Peer;
 use crate::sessions::ConnectionSession;
 
 pub use certificate::{TlsError, TlsIdentity, tls_identity};
-pub use console::{ConsoleError, ConsoleRequest};
+pub use console::{ConsoleError, ConsoleLine, ConsoleRequest};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
@@ -63,7 +62,7 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
         &self,
         console_request: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>>;
+    ) -> BoxFuture<'static, Result<ConsoleLine, ConsoleError>>;
     /// Returns the metrics in OpenMetrics format.
     fn metrics(&self) -> String;
 }

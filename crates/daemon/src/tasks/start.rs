@@ -106,8 +106,13 @@ pub(crate) fn of_server(
         let allowed = Value::Set(vec![Value::text("cancel")]);
         tx.set(&it, task::Field::allowed_operations, allowed)?;
         let session = Ref::from(NULL_REF);
-        let running_task =
-            RunningTask { cancel: Some(cancel.clone()), doomed: false, session, _place: None };
+        let running_task = RunningTask {
+            cancel: Some(cancel.clone()),
+            doomed: false,
+            bounded: false,
+            session,
+            _place: None,
+        };
         app.tasks.enter(&it, "", running_task);
         Ok(it)
     })?;
@@ -131,8 +136,13 @@ async fn enter(
         }
         let session = ctx.session.reference.clone();
         let (cancel, call_permit) = (Some(cancel.clone()), call_permit.clone());
-        let running_task =
-            RunningTask { cancel, doomed: false, session, _place: Some(call_permit) };
+        let running_task = RunningTask {
+            cancel,
+            doomed: false,
+            bounded: false,
+            session,
+            _place: Some(call_permit),
+        };
         app.tasks.enter(&it, &ctx.session.user, running_task);
         Ok((it, tx.generation()))
     };

@@ -20,6 +20,7 @@ use crate::auth::Users;
 use crate::bootstrap::{self, BootstrapInput, CpuFacts, DefaultSr, HostFacts, Product};
 use crate::clock::tests::Hands;
 use crate::db::{Db, Ref};
+use crate::dispatch::limits::{CallLimiter, MAX_WAITS_OF_USER};
 use crate::dispatch::{CallResult, Ctx, dispatch, text};
 use crate::options::CalibrateMode;
 use crate::peer::{Origin, Peer};
@@ -145,6 +146,7 @@ impl TestApp {
             sessions: Sessions::new(hands.clock(), users),
             tasks: Default::default(),
             call_limiter: Default::default(),
+            wait_limiter: CallLimiter::new(usize::MAX, MAX_WAITS_OF_USER),
             writes: Default::default(),
             restarts: Default::default(),
             machines,

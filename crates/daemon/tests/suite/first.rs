@@ -289,6 +289,23 @@ fn a_start_without_its_address_makes_no_records() {
     assert!(!fs::read_to_string(&export).unwrap().contains("Local storage"));
 }
 
+/// Each connection needs descriptors. TCP clients leave some to root at the Unix socket.
+#[test]
+fn few_descriptors_leave_root_its_socket() {
+    let place = Place::new();
+    let daemon = place.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(daemon.get_program());
+    command.args(daemon.get_args()).env_remove("NOTIFY_SOCKET").stdout(Stdio::piped());
+    let daemon = place.ready(Process::start(&mut command));
+    let connect = |_| std::net::TcpStream::connect(("127.0.0.1", daemon.port)).unwrap();
+    let strangers: Vec<_> = (0..80).map(connect).collect();
+    for _ in 0..3 {
+        assert!(!daemon.root().records("VM").unwrap().is_empty());
+    }
+    drop(strangers);
+}
+
 #[test]
 fn passwords_that_others_can_read_are_refused_at_the_start() {
     let place = Place::new();

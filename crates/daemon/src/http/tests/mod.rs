@@ -19,7 +19,7 @@ use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
 use super::limits::ConnectionLimiter;
-use super::{ApiHandler, ApiListener, ConsoleError, ConsoleRequest, Peer, Server};
+use super::{ApiHandler, ApiListener, ConsoleError, ConsoleLine, ConsoleRequest, Peer, Server};
 use crate::sessions::ConnectionSession;
 
 /// Longer than any test.
@@ -63,7 +63,7 @@ impl ApiHandler for Echo {
         &self,
         console_request: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
+    ) -> BoxFuture<'static, Result<ConsoleLine, ConsoleError>> {
         Box::pin(async move {
             let session = match (console_request.session.as_str(), peer.connection_session) {
                 ("", Some(_)) => "root",
@@ -76,7 +76,7 @@ impl ApiHandler for Echo {
                         let (mut reader, mut writer) = far.into_split();
                         tokio::io::copy(&mut reader, &mut writer).await
                     });
-                    Ok(near)
+                    Ok(ConsoleLine { stream: near, session_ended: Box::pin(pending()) })
                 }
                 ("root", _) => Err(ConsoleError::Absent),
                 _ => Err(ConsoleError::Denied),
