@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use toolstack::store::{RedbStore, Store};
 
 use crate::copies;
 
@@ -17,14 +18,26 @@ const SR_MARKER: &str = ".ringway-sr";
 /// Directory of the running VMs in the run directory.
 const MACHINES: &str = "vm";
 
-/// Checks that a state directory without records never had any.
+/// Opens the records of a state directory, or new ones if it never had any.
 ///
 /// # Errors
-/// Something is left of a former life. The text says what, and how to restore the records.
-pub(crate) fn check(state: &Path, run: &Path, records: &Path) -> anyhow::Result<()> {
-    if records.exists() {
-        return Ok(());
+/// The records cannot be opened. Or there are none, and something is left of a former life: the text
+/// says what, and how to restore them.
+pub(crate) fn open(state: &Path, run: &Path, records: &Path) -> anyhow::Result<RedbStore> {
+    if !records.exists() {
+        check(state, run, records)?;
+        return Ok(RedbStore::open(records)?);
     }
+    let mut store = RedbStore::open(records)?;
+    // An import that failed leaves an empty file.
+    if trace(state, run).is_some() && store.load()?.rows.is_empty() {
+        check(state, run, records)?;
+    }
+    Ok(store)
+}
+
+/// Checks that a state directory without records never had any.
+fn check(state: &Path, run: &Path, records: &Path) -> anyhow::Result<()> {
     let Some(trace) = trace(state, run) else { return Ok(()) };
     let copies = copies::all(&state.join(copies::DIRECTORY)).unwrap_or_default();
     let restore = match copies.last() {
@@ -71,11 +84,12 @@ mod tests {
             fs::create_dir_all(&state).unwrap();
             (dir, state, run)
         };
-        let of = |state: &Path, run: &Path| check(state, run, &state.join("state.redb"));
+        let of = |state: &Path, run: &Path| open(state, run, &state.join("state.redb")).map(drop);
         let (_dir, state, run) = place();
         // Files that an administrator may put there before the first start.
         fs::write(state.join("password"), "root\nr\n").unwrap();
         fs::write(state.join("certificate.pem"), "").unwrap();
+        of(&state, &run).unwrap();
         of(&state, &run).unwrap();
         for path in ["state/sr/1/.ringway-sr", "run/vm/1/spec", "state/copies/records-20260101"] {
             let (dir, state, run) = place();
@@ -86,8 +100,11 @@ mod tests {
             assert!(error.contains("--import") && error.contains("missing"), "{error}");
             let is_copy = path.ends_with("records-20260101");
             assert_eq!(error.contains("records-20260101` restores"), is_copy, "{error}");
-            fs::write(state.join("state.redb"), "").unwrap();
-            of(&state, &run).unwrap();
+            assert!(!state.join("state.redb").exists());
+            // An import that failed has made an empty file.
+            drop(RedbStore::open(&state.join("state.redb")).unwrap());
+            let error = of(&state, &run).unwrap_err().to_string();
+            assert!(error.contains("--import"), "{error}");
         }
     }
 }

@@ -58,8 +58,7 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
     let records = records_in(&settings.state);
-    former_life::check(&settings.state, &settings.run, &records)?;
-    let store = RedbStore::open(&records)?;
+    let store = former_life::open(&settings.state, &settings.run, &records)?;
     // Slices come first, so that the rest of the start does not compete with guests.
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {

@@ -91,14 +91,21 @@ async fn moved(ctx: Ctx, args: Args) -> CallResult {
         plugged(&ctx, &device, VifOp::Unplug).await?;
     }
     let former = ctx.read(|view| reference(view, &device, vif::Field::network))?;
-    ctx.change(|tx| put_on(tx, &device, &args.reference("network")))?;
+    let moved = ctx.change(|tx| put_on(tx, &device, &args.reference("network")));
     if !attached {
-        return Ok(nothing());
+        return moved.map(|()| nothing());
     }
-    let Err(error) = plugged(&ctx, &device, VifOp::Plug).await else { return Ok(nothing()) };
+    let moved = match moved {
+        Ok(()) => plugged(&ctx, &device, VifOp::Plug).await,
+        Err(error) => Err(error),
+    };
+    let Err(error) = moved else { return Ok(nothing()) };
     // The guest gets its interface back where it was.
-    ctx.change(|tx| put_on(tx, &device, &former))?;
-    if let Err(back) = plugged(&ctx, &device, VifOp::Plug).await {
+    let back = match ctx.change(|tx| put_on(tx, &device, &former)) {
+        Ok(()) => plugged(&ctx, &device, VifOp::Plug).await,
+        Err(error) => Err(error),
+    };
+    if let Err(back) = back {
         tracing::warn!(vif = device.as_str(), error = %back, "cannot plug the VIF where it was");
     }
     Err(error)

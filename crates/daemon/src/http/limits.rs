@@ -8,8 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::source::ClientSource;
 
-/// Most connections at once. Each uses some memory and at most [`DESCRIPTORS`]. A low limit on open
-/// files allows fewer.
+/// Most connections at once. Each uses some memory and at most two file descriptors. A low limit on
+/// open files allows fewer.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Connections reserved for the Unix socket. Remote clients cannot lock the host's own users out.
 pub const KEPT_FOR_UNIX: usize = 64;
