@@ -1,5 +1,6 @@
 //! API service between the listeners and the application: dispatches calls and counts results.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use tokio::time::timeout;
 use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::table::resolve::resolve;
-use xenapi::table::{MessageKind, Role, class, classes, console, vm};
+use xenapi::table::{MessageKind, Role, class, classes, console, session, vm};
 use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
@@ -17,7 +18,8 @@ use crate::db::{Db, Ref, View};
 use crate::disk_streams;
 use crate::dispatch::{dispatch, text};
 use crate::http::{
-    ApiHandler, ConsoleError, ConsoleRequest, DiskRequest, ExportBody, ImportAnswer, ImportBody,
+    ApiHandler, ConsoleError, ConsoleLine, ConsoleRequest, DiskRequest, ExportBody, ImportAnswer,
+    ImportBody,
 };
 use crate::metrics::Metrics;
 use crate::peer::Peer;
@@ -70,17 +72,23 @@ impl ApiHandler for ApiService {
         &self,
         console_request: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
+    ) -> BoxFuture<'static, Result<ConsoleLine, ConsoleError>> {
         let app = Arc::clone(&self.app);
         Box::pin(async move {
             let session = app.sessions.named(&app.db, &console_request.session, &peer);
-            if session.map_err(|_| ConsoleError::Denied)?.role < CONSOLE_ROLE {
+            let session = session.map_err(|_| ConsoleError::Denied)?;
+            if session.role < CONSOLE_ROLE {
                 return Err(ConsoleError::Denied);
             }
+            // The console takes over a connection, whose own session ends with the takeover.
+            let named = (!console_request.session.is_empty()).then_some(session.reference);
             let vm = machine(&app.db, &console_request).ok_or(ConsoleError::Absent)?;
             let line = app.drivers.hv.console(vm).ok_or(ConsoleError::Absent)?;
             match timeout(CONSOLE_DEADLINE, UnixStream::connect(line)).await {
-                Ok(Ok(stream)) => Ok(stream),
+                Ok(Ok(stream)) => {
+                    let session_ended = Box::pin(session_ended(app.db.clone(), named));
+                    Ok(ConsoleLine { stream, session_ended })
+                }
                 Ok(Err(error)) => {
                     tracing::warn!("cannot connect to the console of {vm}: {error}");
                     Err(ConsoleError::Failed)
@@ -121,6 +129,22 @@ impl ApiHandler for ApiService {
     }
 }
 
+/// Waits until a session has ended. Waits for ever without one.
+async fn session_ended(db: Db, session: Option<Ref>) {
+    let Some(session) = session else { return pending().await };
+    let mut changed = db.changed();
+    loop {
+        changed.mark_unchanged();
+        if db.read(|view| view.object(&session::CLASS, &session).is_err()) {
+            return;
+        }
+        // A database that has ended has no sessions either.
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Returns whether the duration of the method's calls is measured. Failed logins and event waits
 /// are slow on purpose, so their duration says nothing about the daemon.
 fn is_measured(method: &str) -> bool {
@@ -154,5 +178,27 @@ fn of_uuid(view: &View<'_>, uuid: &str) -> Option<Ref> {
     match of("console") {
         Some(console) => of_reference(view, console),
         None => of("VM").cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::tests::app::TestApp;
+
+    #[tokio::test]
+    async fn a_console_ends_with_its_session() {
+        let test_app = TestApp::new().await;
+        let db = &test_app.app.db;
+        let ended = session_ended(db.clone(), Some(test_app.session.clone()));
+        let mut ended = std::pin::pin!(ended);
+        assert!(ended.as_mut().now_or_never().is_none(), "it goes on");
+        test_app.call("pool.sync_database", []).await.unwrap();
+        assert!(ended.as_mut().now_or_never().is_none(), "other changes end nothing");
+        test_app.call("session.logout", []).await.unwrap();
+        ended.await;
+        assert!(session_ended(db.clone(), None).now_or_never().is_none(), "no session, no end");
     }
 }

@@ -17,6 +17,7 @@ use crate::dispatch::limits::{CallLimiter, WriteLimiter};
 use crate::options::CalibrateMode;
 use crate::persistence::Persistence;
 use crate::random;
+use crate::reconcile::restarts::Restarts;
 use crate::records::BootDirs;
 use crate::sessions::{self, Sessions};
 use crate::slices::Slices;
@@ -38,6 +39,8 @@ pub struct OpSettings {
     pub limits: StepLimits,
     /// Measurement of storage repositories.
     pub calibrate: CalibrateMode,
+    /// Certificate with which the listeners serve TLS, as PEM.
+    pub certificate: String,
 }
 
 /// Shared state of the daemon: everything that calls need.
@@ -53,10 +56,14 @@ pub struct AppState {
     pub tasks: Tasks,
     /// Limits on long calls.
     pub call_limiter: CallLimiter,
+    /// Limits on waits for events.
+    pub wait_limiter: CallLimiter,
     /// Limits on calls that write.
     pub writes: WriteLimiter,
     /// VMs and the operations on them.
     pub machines: Arc<Machines>,
+    /// Restarts of VMs that crashed.
+    pub restarts: Restarts,
     /// Drivers that carry out steps.
     pub drivers: Drivers,
     /// Driver of each SR.

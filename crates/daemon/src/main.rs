@@ -66,7 +66,7 @@ fn run(mut options: Options) -> anyhow::Result<()> {
     let manager = manager.context("NOTIFY_SOCKET names no socket")?;
     let settings = config::settings(options)?;
     if let Some(to) = export {
-        let rows = transfer::export(&settings.state, &to)?;
+        let rows = transfer::export(&settings.state, &settings.socket, &to)?;
         return print_line(&format!("{rows} rows are in {}", to.display()));
     }
     if let Some(from) = import {

@@ -55,7 +55,8 @@ pub struct Options {
     /// Configuration file [default: /etc/ringway/ringwayd.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Write all records to a new text file and exit. No daemon may use the state directory
+    /// Write all records to a new text file and exit. If a daemon uses the state directory, it makes
+    /// the export and goes on
     #[arg(long, value_name = "FILE", conflicts_with = "import")]
     pub export: Option<PathBuf>,
     /// Load the records of a file that --export wrote into an empty state directory and exit

@@ -1,7 +1,8 @@
 //! Start and stop of the daemon.
 //!
-//! Order: lock the state directory, load the records, create the first records, create the drivers,
-//! discover what runs on the host, and then open the listeners.
+//! Order: lock the state directory, open the listeners, load the records, create the first records,
+//! create the drivers, discover what runs on the host, and then serve. Clients that connect
+//! meanwhile wait in the backlog, so that a restart refuses none.
 
 use std::fs::{self, DirBuilder};
 use std::io::Write;
@@ -21,7 +22,8 @@ use crate::auth::{Users, passwords};
 use crate::bootstrap::{self, BootstrapInput, HostFacts};
 use crate::clock::Clock;
 use crate::config::DaemonConfig;
-use crate::http::{ApiHandler, ApiListener, Server, server_config};
+use crate::dispatch::limits::{CallLimiter, MAX_WAITS_OF_USER};
+use crate::http::{ApiHandler, ApiListener, Server, TlsIdentity, WebPages, tls_identity};
 use crate::persistence::Persistence;
 use crate::records::{BootDirs, DbRecords, first_domid};
 use crate::service_manager::ServiceManager;
@@ -30,7 +32,7 @@ use crate::signals::Signals;
 use crate::slices::Slices;
 use crate::storage::{STORAGE_DEADLINE, Storage};
 use crate::xapi_socket::XapiSocketLink;
-use crate::{allowed_operations, drivers, random, reconcile};
+use crate::{allowed_operations, copies, drivers, former_life, random, reconcile};
 
 /// Mode of the state directory: access for its owner only.
 const STATE_MODE: u32 = 0o700;
@@ -55,7 +57,8 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
     let mut signals = Signals::begin().context("cannot set up signal handlers")?;
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
-    let store = RedbStore::open(&records_in(&settings.state))?;
+    let records = records_in(&settings.state);
+    let store = former_life::open(&settings.state, &settings.run, &records)?;
     // Slices come first, so that the rest of the start does not compete with guests.
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
@@ -83,6 +86,7 @@ async fn serve(
     manager: &ServiceManager,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
+    tokio::spawn(copies::copy_daily(Arc::clone(&app), settings.state.clone()));
     let known = settings.known.as_deref();
     let xapi_socket_link = known.and_then(|link| XapiSocketLink::begin(link, &settings.socket));
     say(&format!("listening on {places}"));
@@ -111,17 +115,20 @@ async fn begin(
     slices: &Arc<Slices>,
 ) -> anyhow::Result<RunningDaemon> {
     let facts = HostFacts::read();
-    let app = house(settings, &facts, store, slices).await?;
-    let tls = server_config(&settings.state, &facts.hostname)?;
+    let web = settings.web.clone();
+    let pages = WebPages::read(web.directory.as_deref(), web.origins)?;
+    let tls = tls_identity(&settings.state, &facts.hostname)?;
     let mut api_listeners = Vec::new();
     for listen in &settings.listen {
-        api_listeners.push(ApiListener::tcp(*listen, &tls).await?);
+        api_listeners.push(ApiListener::tcp(*listen, &tls.config).await?);
     }
     api_listeners.push(ApiListener::unix(&settings.socket)?);
     slices.let_in(&settings.socket);
     let places: Vec<String> = api_listeners.iter().map(ToString::to_string).collect();
+    let url = url(address(settings), &api_listeners);
+    let app = house(settings, &facts, store, (slices, tls, url)).await?;
     let front: Arc<dyn ApiHandler> = Arc::new(ApiService::new(Arc::clone(&app)));
-    Ok((app, Server::begin(api_listeners, &front), places.join(" ")))
+    Ok((app, Server::begin(api_listeners, &front, pages), places.join(" ")))
 }
 
 /// Builds the application behind the listeners.
@@ -129,7 +136,7 @@ async fn house(
     settings: &DaemonConfig,
     facts: &HostFacts,
     store: RedbStore,
-    slices: &Arc<Slices>,
+    (slices, tls, url): (&Arc<Slices>, TlsIdentity, String),
 ) -> anyhow::Result<Arc<AppState>> {
     let clock = Clock::of_host();
     let (db, persistence) = Persistence::open(
@@ -140,11 +147,12 @@ async fn house(
     )?;
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
-    update_host((settings, facts, slices.report()), &persistence, &drivers, &clock).await?;
+    let said = (slices.report(), &*url);
+    update_host((settings, facts, said), &persistence, &drivers, &clock).await?;
     let usual_sr = settings.state.join(drivers::USUAL_SR);
     let boot = BootDirs { directories: settings.boot.clone(), usual_sr };
     let deadlines = settings.deadlines;
-    let records = DbRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
+    let records = DbRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines, url);
     let work = machines::MachinesConfig {
         limits: settings.limits,
         queue_deadline: settings.queue,
@@ -157,7 +165,9 @@ async fn house(
         sessions: Sessions::new(clock.clone(), users),
         tasks: Default::default(),
         call_limiter: Default::default(),
+        wait_limiter: CallLimiter::new(usize::MAX, MAX_WAITS_OF_USER),
         writes: Default::default(),
+        restarts: Default::default(),
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
         drivers,
@@ -168,6 +178,7 @@ async fn house(
             queue_deadline: settings.queue,
             limits: settings.limits,
             calibrate: settings.calibrate,
+            certificate: tls.certificate,
         },
     });
     app.spawn_tasks();
@@ -180,15 +191,20 @@ async fn house(
 
 /// Creates the first records if there are none, and updates the host's records.
 async fn update_host(
-    (settings, facts, slices): (&DaemonConfig, &HostFacts, &str),
+    (settings, facts, (slices, url)): (&DaemonConfig, &HostFacts, (&str, &str)),
     persistence: &Persistence,
     drivers: &Drivers,
     clock: &Clock,
 ) -> anyhow::Result<()> {
     let (address, bridge) = (address(settings).to_string(), bridge());
+    // The simulated host has a memory of its own.
+    let memory = drivers.memory.read();
+    let facts =
+        HostFacts { memory_total: memory.total, memory_free: memory.available, ..facts.clone() };
     let setup = BootstrapInput {
-        host: facts,
+        host: &facts,
         address: &address,
+        url,
         product: &settings.product,
         kinds: &drivers.srs,
         bridge: &bridge,
@@ -259,6 +275,23 @@ fn address(settings: &DaemonConfig) -> IpAddr {
         Some(socket.local_addr().ok()?.ip())
     };
     listen_address.or_else(speaks).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Returns the URL of the server without a path: of the first listener with TLS, else of the first
+/// without. An unusual port is part of it.
+fn url(host: IpAddr, api_listeners: &[ApiListener]) -> String {
+    let host = match host {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    let mut all: Vec<(bool, u16)> = api_listeners.iter().filter_map(ApiListener::port).collect();
+    all.sort_by_key(|(plain, _)| *plain);
+    match all.first() {
+        Some((true, 80)) => format!("http://{host}"),
+        Some((true, port)) => format!("http://{host}:{port}"),
+        Some((false, port)) if *port != 443 => format!("https://{host}:{port}"),
+        _ => format!("https://{host}"),
+    }
 }
 
 /// Returns a random bridge name, so that no other daemon of the host has the same.

@@ -89,11 +89,17 @@ pub fn choose(wanted: &str, used: &BTreeSet<u8>) -> Result<u8, Refusal> {
     }
 }
 
-/// Returns the number of queue pairs from the key `queues` of `other_config`. An invalid value has
-/// no effect, because no call can report it.
+/// Key of `other_config` for the number of queue pairs.
+pub const QUEUES: &str = "queues";
+
+/// Returns the number of queue pairs from the key `queues` of `other_config`. An invalid value,
+/// stored before calls checked it, has no effect.
 pub fn queues(other_config: &BTreeMap<String, String>) -> Option<u16> {
-    let asked = other_config.get("queues")?.parse().ok();
-    asked.filter(|queues| (1..=MAX_QUEUES).contains(queues))
+    parse_queues(other_config.get(QUEUES)?)
+}
+
+fn parse_queues(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|queues| (1..=MAX_QUEUES).contains(queues))
 }
 
 #[cfg(test)]

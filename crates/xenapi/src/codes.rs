@@ -102,6 +102,8 @@ codes! {
     VM_SNAPSHOT_WITH_QUIESCE_TIMEOUT vm_quiesce_timeout(vm);
     /// The guest has no agent that answers.
     VM_SNAPSHOT_WITH_QUIESCE_PLUGIN_DEOS_NOT_RESPOND vm_quiesce_no_agent(vm);
+    /// Only a template can be provisioned. A machine has its disks already.
+    PROVISION_ONLY_ALLOWED_ON_TEMPLATE provision_only_template();
     /// The guest has not said that it can do this.
     VM_LACKS_FEATURE vm_lacks_feature(vm);
     /// The guest has not said that it can shut down when asked.
@@ -131,6 +133,8 @@ codes! {
     DEVICE_ATTACH_TIMEOUT device_attach_timeout(class, device);
     /// The device was not gone in time. It goes when the guest lets go of it.
     DEVICE_DETACH_TIMEOUT device_detach_timeout(class, device);
+    /// The device cannot be attached.
+    DEVICE_ATTACH_REJECTED device_attach_rejected(class, device, reason);
     /// The guest does not give this device back.
     DEVICE_DETACH_REJECTED device_detach_rejected(class, device, reason);
     /// This device stays in its machine while that runs.
@@ -179,6 +183,8 @@ codes! {
     /// The host has a connection to this storage already.
     PBD_EXISTS pbd_exists(sr, host, pbd);
 
+    /// Another network has this bridge. Use that network.
+    BRIDGE_NAME_EXISTS bridge_name_exists(bridge);
     /// A machine has a device on this network.
     NETWORK_CONTAINS_VIF network_contains_vif(vifs);
     /// A host has a device on this network.
@@ -189,6 +195,14 @@ codes! {
     DUPLICATE_PIF_DEVICE_NAME duplicate_pif_device_name(device);
     /// The host has no network device of this name and Ethernet address.
     COULD_NOT_FIND_NETWORK_INTERFACE_WITH_SPECIFIED_DEVICE_NAME_AND_MAC_ADDRESS no_such_interface(device, mac);
+    /// The host's own tools manage this network device.
+    PIF_UNMANAGED pif_unmanaged(pif);
+    /// The host is reached through this network device.
+    PIF_IS_MANAGEMENT_INTERFACE pif_is_management(pif);
+    /// This network device has hardware.
+    PIF_IS_PHYSICAL pif_is_physical(pif);
+    /// A tag of a VLAN is a number from 0 to 4094.
+    VLAN_TAG_INVALID vlan_tag_invalid(vlan);
     /// This network device must stay up.
     PIF_DOES_NOT_ALLOW_UNPLUG pif_does_not_allow_unplug(pif);
     /// A device of a machine is plugged into this network.

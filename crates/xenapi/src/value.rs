@@ -16,8 +16,8 @@ pub(crate) const RECORD_BYTES: usize = 4 << 10;
 /// Value of any [`Type`](crate::table::Type). References, enumerations and "void" are text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Missing value, which some clients send for unset parameters. No type has it, so the error
-    /// can name the parameter.
+    /// Missing or unreadable value, which some clients send for unset parameters. No type has it,
+    /// so the error can name the parameter.
     Null,
     /// Text.
     Str(String),

@@ -1,7 +1,7 @@
 //! `ringway io METHOD [PARAMETERS]`: one call to a running `ringway-io`.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -55,21 +55,19 @@ pub(crate) struct Io {
     /// Control socket of the ringway-io
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = USUAL_CONTROL)]
     control: PathBuf,
-    /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.replace, disk.snapshot, disk.caps, disk.weight, disk.poll, disk.wait_full,
-    /// disk.export, disk.unexport, poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits,
-    /// network.uplink, image.info, image.check, image.map, image.create, image.convert,
-    /// image.snapshot, image.resize, image.export, image.import, image.copy, image.progress, stats,
-    /// metrics, upgrade, shutdown
+    #[arg(help = format!("One of {}", METHODS.join(", ")))]
     method: String,
-    /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
+    /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G).
+    /// Relative paths of files and sockets begin at the working directory of this program
     #[arg(value_name = "PARAMETERS")]
     parameters: Vec<String>,
 }
 
 impl Io {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let parameters = checked_detach(&self.method, params(&self.parameters)?);
+        let mut parameters = params(&self.parameters)?;
+        make_absolute(&mut parameters);
+        let parameters = checked_detach(&self.method, parameters);
         if !METHODS.contains(&self.method.as_str()) {
             // A newer ringway-io may know the method, so send the call.
             tracing::debug!(method = self.method, "not a method that this client knows");
@@ -101,6 +99,31 @@ impl Io {
             writeln!(std::io::stderr(), "note: {note}")?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Fields with the path of a file or socket, in any call.
+const PATHS: [&str; 5] = ["file", "socket", "path", "base", "binary"];
+
+/// Makes relative paths absolute, because ringway-io has another working directory.
+fn make_absolute(parameters: &mut Value) {
+    match parameters {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(path) if PATHS.contains(&name.as_str()) && !path.is_empty() => {
+                        let absolute = std::path::absolute(&path);
+                        // The text stays as it is if the working directory is gone.
+                        if let Some(text) = absolute.ok().as_deref().and_then(Path::to_str) {
+                            *path = text.to_owned();
+                        }
+                    }
+                    value => make_absolute(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(make_absolute),
+        _ => {}
     }
 }
 

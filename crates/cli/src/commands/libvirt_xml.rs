@@ -9,8 +9,12 @@ use clap::Args;
 use model::machine::Accel;
 use model::recipe::{Guest, Kernel, RecipeDiskArg, RecipeDisks, flags, libvirt};
 use model::spec::{SpecError, parse_size};
+use toolstack::accel::openable;
 use toolstack::recipe_disks::{only_for_root, resolve};
 use toolstack::ringway_io::USUAL_CONTROL;
+
+/// Device file of KVM.
+const KVM: &str = "/dev/kvm";
 
 /// Options of `ringway libvirt-xml`.
 #[derive(Debug, Args)]
@@ -59,8 +63,8 @@ pub(crate) struct LibvirtXml {
     /// Number of virtual CPUs of the machine
     #[arg(long, value_name = "N", default_value_t = 2, requires = "domain")]
     vcpus: u16,
-    /// Accelerator of the machine
-    #[arg(long, value_name = "kvm|tcg", default_value = "kvm", value_parser = accel)]
+    /// Accelerator of the machine; auto takes kvm if this user can open /dev/kvm
+    #[arg(long, value_name = "kvm|tcg|auto", default_value = "kvm", value_parser = accel)]
     #[arg(requires = "domain")]
     accel: Accel,
     /// Kernel to boot instead of the disks
@@ -143,6 +147,10 @@ fn accel(text: &str) -> Result<Accel, String> {
     match text {
         "kvm" => Ok(Accel::Kvm),
         "tcg" => Ok(Accel::Tcg),
-        _ => Err("is not kvm or tcg".into()),
+        "auto" => Ok(match openable(Path::new(KVM)) {
+            Ok(()) => Accel::Kvm,
+            Err(_) => Accel::Tcg,
+        }),
+        _ => Err("is not kvm, tcg or auto".into()),
     }
 }

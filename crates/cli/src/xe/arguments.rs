@@ -1,5 +1,6 @@
 //! Arguments from the command line, `~/.xe` and `XE_EXTRA_ARGS`: the command and the server.
 
+use crate::complete;
 use crate::connect::ClientEnv;
 use crate::error::XeError;
 use crate::params::Params;
@@ -52,6 +53,8 @@ impl Arguments {
         let extra = read.take(&around.extra_words())?;
         let mut words = read.take(typed)?.into_iter();
         if !read.command.is_empty() {
+            let words = read.words.clone();
+            read.typed_before(&words);
             return Ok(read);
         }
         read.command = words.next().ok_or(XeError::Usage)?;
@@ -62,6 +65,23 @@ impl Arguments {
         read.params = Params::new(words.map(|word| pair(&word)).collect());
         read.minimal = read.params.flag("minimal")?;
         Ok(read)
+    }
+
+    /// Reads the options about the server from the words before the one to complete.
+    fn typed_before(&mut self, words: &[String]) {
+        let (before, _) = complete::line_of(words);
+        // An incomplete or invalid option is none yet.
+        let _rest = self.take(&before);
+    }
+
+    /// Returns whether the word is a switch whose value follows.
+    pub(crate) fn takes_value(word: &str) -> bool {
+        WITH_VALUE.iter().any(|(switch, _)| *switch == word)
+    }
+
+    /// Returns the words that are no options about the server. A switch without its value is left.
+    pub(crate) fn without_options(words: &[String]) -> Vec<String> {
+        Self::default().take(words).unwrap_or_default()
     }
 
     /// Takes the options about the server and returns the other words.

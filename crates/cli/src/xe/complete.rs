@@ -3,7 +3,8 @@
 //! The shell passes the words typed so far, the last one incomplete. Commands and parameters are
 //! known here. Values come from the server and are cached for a moment.
 
-use xenapi::table::class;
+use xenapi::client::Record;
+use xenapi::table::{Type, class};
 
 use crate::arguments::Arguments;
 use crate::cache::Cache;
@@ -15,22 +16,18 @@ use crate::help;
 use crate::object_types::{self, KINDS};
 use crate::params::Params;
 use crate::printer::Printed;
+use crate::shell::{self, LastWord};
 
-/// Script for bash. It leaves the text before the last `=` in place.
+/// Script for bash. `xe` splits the line itself, because bash also breaks words at `=` and `:`.
 const BASH: &str = r#"_xe() {
-    local line=${COMP_LINE:0:COMP_POINT} words at
-    read -r -a words <<<"$line"
-    [[ $line == *[[:space:]] ]] && words+=("")
-    local last=${words[-1]} prefix=
-    local IFS=$'\n'
-    COMPREPLY=($(xe complete "${words[@]}" 2>/dev/null))
-    [[ $last == *=* ]] && prefix=${last%"${last##*=}"}
-    COMPREPLY=("${COMPREPLY[@]#"$prefix"}")
-    for at in "${!COMPREPLY[@]}"; do printf -v "COMPREPLY[at]" %q "${COMPREPLY[at]}"; done
+    mapfile -t COMPREPLY < <(
+        xe complete --line "${COMP_LINE:0:COMP_POINT}" "${COMP_WORDS[COMP_CWORD]}" 2>/dev/null)
     [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=:] ]] && compopt -o nospace
 }
 complete -F _xe xe
 "#;
+/// Word before a line that `xe` splits.
+const LINE: &str = "--line";
 
 /// Parameters that take a UUID of a class other than the command's.
 const UUIDS: [(&str, &str); 9] = [
@@ -53,13 +50,45 @@ pub(crate) fn script(params: &Params) -> Result<Printed, XeError> {
     }
 }
 
-/// Runs `xe complete WORDS`: prints the candidates for the last word. The first word is `xe`.
+/// Splits the words after `xe complete` into those before the last one and the last one:
+/// `xe complete WORDS`, or `xe complete --line LINE CURRENT`.
+pub(crate) fn line_of(words: &[String]) -> (Vec<String>, LastWord) {
+    match words {
+        [first, line, _] if first == LINE => {
+            let (words, last) = shell::words(line);
+            (words.into_iter().skip(1).collect(), last)
+        }
+        [_, before @ .., last] => {
+            (before.to_vec(), LastWord { text: last.clone(), is_quoted: false })
+        }
+        _ => (Vec::new(), LastWord::default()),
+    }
+}
+
+/// Runs `xe complete WORDS`: prints the candidates for the last word. The first word is `xe`. With
+/// `--line LINE CURRENT`, prints what the shell puts in place of the current part of the last word.
 pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
-    let (typed, last) = match arguments.words.split_last() {
-        Some((last, before)) => (before.get(1..).unwrap_or_default(), last.as_str()),
-        None => return Ok(Printed::nothing()),
-    };
-    let command = typed.iter().find(|word| !word.starts_with('-') && !word.contains('='));
+    let (typed, last_word) = line_of(&arguments.words);
+    let candidates = candidates(arguments, &typed, &last_word.text);
+    Ok(Printed::Values(match arguments.words.as_slice() {
+        [first, _, current] if first == LINE => {
+            let part = |word: String| shell::replacement(&word, &last_word, current);
+            candidates.into_iter().filter_map(part).collect()
+        }
+        _ => candidates,
+    }))
+}
+
+fn candidates(arguments: &Arguments, typed: &[String], last: &str) -> Vec<String> {
+    if arguments.words.is_empty() {
+        return Vec::new();
+    }
+    let words = Arguments::without_options(typed);
+    let command = words.iter().find(|word| !word.starts_with('-') && !word.contains('='));
+    if typed.last().is_some_and(|word| Arguments::takes_value(word)) {
+        // The value of a switch about the server.
+        return Vec::new();
+    }
     let candidates = match command.and_then(|name| commands::find(name)) {
         None if command.is_some_and(|name| name != "help") => Vec::new(),
         None => {
@@ -67,14 +96,56 @@ pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
             names.chain(["help".to_owned(), "completion".to_owned()]).collect()
         }
         Some(resolved_command) => match last.split_once('=') {
-            None => help::parameters(&resolved_command),
+            None => match last.split_once(':') {
+                None => help::parameters(&resolved_command),
+                Some((map, _)) => keys(arguments, &resolved_command, map),
+            },
+            Some(("params", listed)) => {
+                // The columns before the last comma stay.
+                let before = listed.rsplit_once(',').map_or("", |(before, _)| before);
+                let comma = if before.is_empty() { "" } else { "," };
+                let columns = values(arguments, &resolved_command, "params").into_iter();
+                columns.map(|column| format!("params={before}{comma}{column}")).collect()
+            }
             Some((name, _)) => {
                 let values = values(arguments, &resolved_command, name);
                 values.into_iter().map(|value| format!("{name}={value}")).collect()
             }
         },
     };
-    Ok(Printed::Values(candidates.into_iter().filter(|word| word.starts_with(last)).collect()))
+    candidates.into_iter().filter(|word| word.starts_with(last)).collect()
+}
+
+/// Keys with a meaning, by class and map.
+const KEYS: [(&str, &str, &[&str]); 4] = [
+    ("VIF", "qos_algorithm_params", &["kbps", "timeslice_us"]),
+    ("VIF", "other_config", &["queues", "flood-limit"]),
+    ("VBD", "other_config", &["queues", "cache", "polling-duration", "polling-idle-threshold"]),
+    ("VBD", "qos_algorithm_params", &["iops", "bytes", "weight"]),
+];
+
+/// Returns the candidates after `map:`: keys with a meaning, and those that records have.
+fn keys(arguments: &Arguments, resolved_command: &ResolvedCommand, map: &str) -> Vec<String> {
+    let Some(of) = resolved_command.class().and_then(class) else { return Vec::new() };
+    let columns = columns::of(of);
+    let Some(column) = columns.iter().find(|column| column.is(map)) else { return Vec::new() };
+    let field = column.field;
+    if matches!(column.ty(), Type::Set(_)) {
+        return vec![format!("{map}:contains=")];
+    }
+    let known = KEYS.iter().filter(|(class, name, _)| *class == of.name && *name == field);
+    let mut keys: Vec<String> =
+        known.flat_map(|(.., keys)| keys.iter().map(|key| (*key).to_owned())).collect();
+    keys.extend(asked(
+        arguments,
+        of.name,
+        &format!("{field}:"),
+        |_| true,
+        |record| record.pairs(field).into_keys().map(str::to_owned).collect(),
+    ));
+    keys.sort();
+    keys.dedup();
+    keys.into_iter().map(|key| format!("{map}:{key}=")).collect()
 }
 
 /// Returns the candidates for the value after `name=`.
@@ -102,15 +173,26 @@ fn values(arguments: &Arguments, resolved_command: &ResolvedCommand, name: &str)
     };
     let templates = name.starts_with("template")
         || only.iter().any(|(column, text)| *column == "is-a-template" && *text == "true");
-    class.map(|class| asked(arguments, class, field, templates)).unwrap_or_default()
+    let Some(class) = class else { return Vec::new() };
+    let meant = |one: &Record| {
+        class != "VM" || one.flag("is_a_template") == templates && !one.flag("is_a_snapshot")
+    };
+    let what = format!("{field}-{templates}");
+    asked(arguments, class, &what, meant, |record| vec![record.text(field).to_owned()])
 }
 
-/// Returns the values of this field in all records of a class. Without a server it returns none,
-/// and caches nothing.
-fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: bool) -> Vec<String> {
+/// Returns words of those records of a class that are meant. Without a server it returns none, and
+/// caches nothing. `what` distinguishes the words in the cache.
+fn asked(
+    arguments: &Arguments,
+    class: &'static str,
+    what: &str,
+    meant: impl Fn(&Record) -> bool,
+    of: impl Fn(&Record) -> Vec<String>,
+) -> Vec<String> {
     let server = arguments.server.as_deref().unwrap_or("local");
     let port = arguments.port.unwrap_or_default();
-    let cache = Cache::of(&format!("{server}-{port}"), &format!("{class}-{field}-{templates}"));
+    let cache = Cache::of(&format!("{server}-{port}"), &format!("{class}-{what}"));
     if let Some(words) = cache.words() {
         return words;
     }
@@ -119,11 +201,8 @@ fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: boo
     let records = client.records(class);
     let _gone = client.logout();
     let Ok(records) = records else { return Vec::new() };
-    let meant = |one: &xenapi::client::Record| {
-        class != "VM" || one.flag("is_a_template") == templates && !one.flag("is_a_snapshot")
-    };
-    let texts = records.iter().filter(|(_, one)| meant(one)).map(|(_, one)| one.text(field));
-    let mut words: Vec<_> = texts.filter(|text| !text.is_empty()).map(str::to_owned).collect();
+    let texts = records.iter().filter(|(_, one)| meant(one)).flat_map(|(_, one)| of(one));
+    let mut words: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
     words.sort();
     words.dedup();
     cache.keep(&words);
@@ -154,6 +233,18 @@ mod tests {
         assert_eq!(completed(&["xe", "vm-list", "params=power"]), ["params=power-state"]);
         assert_eq!(completed(&["xe", "event-wait", "class=vb"]), ["class=vbd"]);
         assert_eq!(completed(&["xe", "nonsense", "x"]), [""; 0]);
+        assert_eq!(
+            completed(&["xe", "vm-list", "params=uuid,power-s"]),
+            ["params=uuid,power-state"]
+        );
+        assert_eq!(completed(&["xe", "-s", "h", "-u", "root", "vm-st"]), ["vm-start"]);
+        assert_eq!(completed(&["xe", "vm-start", "-s", "h", "--mu"]), ["--multiple"]);
+        assert_eq!(completed(&["xe", "-s", "vm-"]), [""; 0], "the value of a switch");
+        assert_eq!(completed(&["xe", "vm-list", "tags:"]), ["tags:contains="]);
+        let line = |line: &str, current: &str| completed(&["--line", line, current]);
+        assert_eq!(line("xe vm-st", "vm-st"), ["vm-start"]);
+        assert_eq!(line("xe vif-param-set qos_algorithm_params:kb", "kb"), ["kbps="]);
+        assert_eq!(line("xe vm-list params=uuid,power-s", "uuid,power-s"), ["uuid,power-state"]);
         assert_eq!(completed(&[]), [""; 0]);
     }
 }

@@ -9,7 +9,7 @@ use xenapi::client::{Address, Client, ClientError, KnownServers};
 use xenapi::envelope::Encoding;
 
 use crate::arguments::Arguments;
-use crate::error::XeError;
+use crate::error::{XeError, unexplained};
 
 /// API sockets of this host: Ringway's daemon, and XenServer's.
 const SOCKETS: [&str; 2] = ["/run/ringway/ringwayd.sock", "/var/lib/xcp/xapi"];
@@ -110,6 +110,8 @@ fn login_at(address: Address, arguments: &Arguments) -> Result<Client, XeError> 
         Err(ClientError::Api(error)) if error.code == "SESSION_AUTHENTICATION_FAILED" => {
             Err(XeError::NotAdmitted)
         }
+        // There is no session in which the error could be explained later.
+        Err(ClientError::Api(error)) => Err(XeError::Explained(unexplained(&error))),
         Err(error) => Err(error.into()),
     }
 }

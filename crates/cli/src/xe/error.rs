@@ -7,8 +7,8 @@ use xenapi::ApiError;
 use xenapi::client::ClientError;
 use xenapi::error_text::explain;
 
-use crate::help;
 use crate::xe::XeSession;
+use crate::{help, unknown};
 
 /// Text after an error of usage.
 const SEE_HELP: &str = "For usage run: 'xe help'\n";
@@ -45,7 +45,7 @@ impl XeError {
     }
 
     pub(crate) fn unknown(command: &str) -> Self {
-        Self::Typed(format!("Unknown command: {command}"))
+        Self::Typed(unknown::text(command))
     }
 
     pub(crate) fn missing(param: &str) -> Self {
@@ -97,17 +97,47 @@ fn failed((uuid, why): &(String, String)) -> String {
 
 /// Returns a sentence on the error, and a line for each of its parameters.
 fn explanation(error: &ApiError, xe: &mut XeSession) -> String {
-    let (sentence, params) = explain(error);
+    let (_, params) = explain(error);
     let class = params.iter().find(|(name, _)| *name == "class").map(|(_, class)| *class);
+    let class = class.unwrap_or_default().to_owned();
+    text_of(error, |name, value| each_reference(value, |one| xe.shown(one, &[&class, name])))
+}
+
+/// Returns the text of an error of a server to which there is no session.
+pub(crate) fn unexplained(error: &ApiError) -> String {
+    text_of(error, |_, value| value.to_owned())
+}
+
+fn text_of(error: &ApiError, mut shown: impl FnMut(&str, &str) -> String) -> String {
+    let (sentence, params) = explain(error);
     let mut text = format!("{sentence}\n");
     if xenapi::error_text::code(&error.code).is_none() {
         text = format!("{sentence}\ncode: {}\n", error.code);
     }
     for (name, value) in &params {
-        let shown = xe.shown(value, &[class.unwrap_or_default(), name]);
-        text.push_str(&format!("{name}: {shown}\n"));
+        text.push_str(&format!("{name}: {}\n", shown(name, value)));
     }
     text
+}
+
+/// Most references of a text that the server is asked about.
+const REFERENCES_MAX: usize = 32;
+
+/// Replaces the references in a text. Some errors have several in one parameter.
+fn each_reference(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
+    const OPAQUE: &str = "OpaqueRef:";
+    let (mut replaced, mut rest, mut count) = (String::new(), text, 0);
+    while let Some(at) = rest.find(OPAQUE).filter(|_| count < REFERENCES_MAX) {
+        let (before, from) = rest.split_at(at);
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let tail = from.get(OPAQUE.len()..).unwrap_or_default();
+        let end = OPAQUE.len() + tail.find(|c| !is_part(c)).unwrap_or(tail.len());
+        let (reference, after) = from.split_at(end);
+        replaced.push_str(before);
+        replaced.push_str(&shown(reference));
+        (rest, count) = (after, count + 1);
+    }
+    replaced + rest
 }
 
 #[cfg(test)]
@@ -115,9 +145,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn several_references_are_shown() {
+        let shown = |text: &str| each_reference(text, |one| format!("<{one}>"));
+        for (text, expected) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("OpaqueRef:a-1", "<OpaqueRef:a-1>"),
+            ("OpaqueRef:a,OpaqueRef:b", "<OpaqueRef:a>,<OpaqueRef:b>"),
+            ("X,OpaqueRef:a|X,OpaqueRef:b", "X,<OpaqueRef:a>|X,<OpaqueRef:b>"),
+            ("OpaqueRef:é", "<OpaqueRef:>é"),
+        ] {
+            assert_eq!(shown(text), expected);
+        }
+        let many = shown(&"OpaqueRef:a ".repeat(100));
+        assert_eq!(many.matches('<').count(), REFERENCES_MAX);
+    }
+
+    #[test]
     fn what_is_told_of_failures() {
         let cases = [
-            (XeError::unknown("vm-strat"), "Unknown command: vm-strat\nFor usage run: 'xe help'\n"),
+            (
+                XeError::unknown("vm-strat"),
+                "Unknown command: vm-strat; did you mean vm-start?\nFor usage run: 'xe help'\n",
+            ),
             (XeError::NotAdmitted, "Authentication failed\nFor usage run: 'xe help'\n"),
             (XeError::error("No matching VMs found"), "Error: No matching VMs found\n"),
             (

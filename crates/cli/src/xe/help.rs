@@ -104,7 +104,7 @@ mod tests {
              description: Plugs a disk device into its running machine.\n\n\n"
         );
         let error = help(&params(&["vbd-plop"]), false).unwrap_err();
-        assert!(error.errors().starts_with("Unknown command: vbd-plop\n"));
+        assert!(error.errors().starts_with("Unknown command: vbd-plop; did you mean vbd-plug?\n"));
     }
 
     #[test]

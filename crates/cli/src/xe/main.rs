@@ -41,6 +41,8 @@ mod params;
 mod parse;
 mod printer;
 mod selector;
+mod shell;
+mod unknown;
 mod values;
 mod xe;
 
@@ -55,8 +57,7 @@ use printer::Printed;
 use xe::XeSession;
 
 fn main() -> ExitCode {
-    let arguments = std::env::args().skip(1).collect::<Vec<_>>();
-    let read = ClientEnv::of_user().and_then(|around| Arguments::read(&arguments, &around));
+    let read = ClientEnv::of_user().and_then(|around| Arguments::read(&typed()?, &around));
     let (done, minimal) = match read {
         Ok(arguments) => {
             connect::join_control(&arguments);
@@ -72,6 +73,18 @@ fn main() -> ExitCode {
             xe_error.code()
         }
     }
+}
+
+/// Returns the arguments of the program.
+///
+/// # Errors
+/// An argument is not UTF-8, the encoding of all texts in the API.
+fn typed() -> Result<Vec<String>, XeError> {
+    let not_utf8 = |word: std::ffi::OsString| {
+        let word = word.to_string_lossy().into_owned();
+        XeError::error(format!("the argument '{word}' is not UTF-8: type it again"))
+    };
+    std::env::args_os().skip(1).map(|word| word.into_string().map_err(not_utf8)).collect()
 }
 
 fn execute(arguments: &Arguments) -> Result<Printed, XeError> {

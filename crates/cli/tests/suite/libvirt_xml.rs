@@ -41,6 +41,10 @@ fn whole_machines_are_valid() {
     let mut arguments = vec!["--no-check", "--domain", "vm1", "--accel", "tcg", "/a"];
     arguments.extend(direct);
     assert_valid(&printed(&arguments));
+    let auto = printed(&["--no-check", "--domain", "vm1", "--accel", "auto", "/a"]);
+    let opens = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    let kind = if opens { "<domain type='kvm'>" } else { "<domain type='qemu'>" };
+    assert!(auto.contains(kind), "{auto}");
 }
 
 #[test]

@@ -92,6 +92,42 @@ fn the_client_prints_results_and_fails_with_the_reason() {
     assert!(seen[1].contains(r#""params":{"force":false,"id":"d9"}"#), "{seen:?}");
 }
 
+/// The server has another working directory than the user.
+#[test]
+fn relative_paths_begin_where_the_user_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("io.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+        stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n").unwrap();
+        line
+    });
+    let control = ["io", "--control", socket.to_str().unwrap(), "disk.attach", "id=a"];
+    let output = Command::new(env!("CARGO_BIN_EXE_ringway"))
+        .args([&control[..], &["backend.qcow2.file=a.qcow2", "socket=/run/s", "serial=x"]].concat())
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let line = server.join().unwrap();
+    let file = std::fs::canonicalize(dir.path()).unwrap().join("a.qcow2");
+    assert!(line.contains(&format!("\"file\":\"{}\"", file.display())), "{line}");
+    assert!(line.contains("\"socket\":\"/run/s\"") && line.contains("\"serial\":\"x\""), "{line}");
+}
+
+#[test]
+fn the_help_of_io_names_every_method() {
+    let output = ringway(&["io", "--help"]);
+    let help = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = help.split([' ', ',', '\n']).collect();
+    for method in model::rpc::METHODS {
+        assert!(words.contains(&method), "{method}");
+    }
+}
+
 /// An absent `force` forces, for every version.
 #[test]
 fn a_detach_by_hand_is_checked_unless_forced() {

@@ -48,6 +48,12 @@ guests-weight = 100
 [storage]
 # Measurement of storage repositories at their first plug: auto, or off.
 calibrate = "auto"
+
+[web]
+# Directory of web pages, such as XO Lite, that are sent from / on. There is no default.
+#directory = "/usr/share/xo-lite"
+# Pages of other servers that may call, each SCHEME://HOST[:PORT].
+origins = []
 "#;
 
 const BEFORE: &str = ".SH CONFIGURATION

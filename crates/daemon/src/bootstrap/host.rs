@@ -11,6 +11,11 @@ use crate::dispatch::text;
 
 /// Version of the XenAPI.
 const API_VERSION: (i64, i64) = (2, 5);
+/// Version of the toolstack as XenServer 7.0 reports it. SDKs require it at login. Clients compare it
+/// to learn which calls exist, so it must not be that of a later release.
+const XAPI: &str = "1.3";
+/// The same for clients that expect three numbers.
+const XAPI_BUILD: &str = "1.3.0";
 /// Vendor of the API.
 const VENDOR: &str = "Ringway";
 
@@ -19,7 +24,6 @@ pub(super) fn make(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<Ref, A
     let fields = vec![
         (host::Field::name_label.into(), Value::text(setup.host.hostname.as_str())),
         (host::Field::hostname.into(), Value::text(setup.host.hostname.as_str())),
-        (host::Field::enabled.into(), Value::Bool(true)),
         (host::Field::metrics.into(), metrics.value()),
         (host::Field::edition.into(), Value::text("free")),
     ];
@@ -66,6 +70,8 @@ pub(super) fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(),
     let share = share.share_bytes.value;
     let bootloaders = ["kernel", "bios"].map(Value::text).to_vec();
     for (field, value) in [
+        // XenServer enables a host when its toolstack or the host itself starts.
+        (host::Field::enabled, Value::Bool(true)),
         (host::Field::API_version_major, Value::Int(major)),
         (host::Field::API_version_minor, Value::Int(minor)),
         (host::Field::API_version_vendor, Value::text(VENDOR)),
@@ -140,6 +146,8 @@ fn software(setup: &BootstrapInput<'_>) -> Value {
         ("platform_name", &product.brand),
         ("platform_version", &product.platform),
         ("build_number", env!("CARGO_PKG_VERSION")),
+        ("xapi", XAPI),
+        ("xapi_build", XAPI_BUILD),
         ("linux", &setup.host.kernel),
         ("hostname", &setup.host.hostname),
         ("control_slice", setup.slices),

@@ -15,14 +15,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolstack::sr::SrDriver;
-use xenapi::table::{Role, network, pool, role};
+use xenapi::table::{Role, console, network, pool, role, vif};
 use xenapi::{ApiError, Date, Value};
 
 pub use facts::{CpuFacts, HostFacts};
 pub(crate) use host::measured;
 pub use storage::{DefaultSr, make_sr};
 
-use crate::db::{Ref, Tx};
+use crate::db::{Object, Ref, Tx};
+use crate::records::{effects, fields};
 
 /// Product identity shown in the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct BootstrapInput<'a> {
     pub host: &'a HostFacts,
     /// Address of the host.
     pub address: &'a str,
+    /// URL of the server without a path, for consoles.
+    pub url: &'a str,
     /// Product identity.
     pub product: &'a Product,
     /// Drivers of the SR types.
@@ -90,8 +93,31 @@ pub fn create_initial(
 /// Only if the class table is inconsistent, which is a bug.
 pub fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
     roles(tx)?;
+    consoles(tx, setup.url)?;
+    interfaces(tx)?;
     storage::kinds(tx, setup.kinds, &setup.product.version)?;
+    templates::refresh(tx)?;
     host::refresh(tx, setup)
+}
+
+/// Updates the URLs of the consoles, because the port or the address may have changed.
+fn consoles(tx: &mut Tx<'_>, url: &str) -> Result<(), ApiError> {
+    let all: Vec<Ref> = tx.view().all(&console::CLASS).map(Object::reference).cloned().collect();
+    all.iter().try_for_each(|one| effects::locate_console(tx, one, url))
+}
+
+/// Makes the VIFs show the MTU of their networks, which applies to them. Earlier versions recorded
+/// what the client had said.
+fn interfaces(tx: &mut Tx<'_>) -> Result<(), ApiError> {
+    let all: Vec<Ref> = tx.view().all(&vif::CLASS).map(Object::reference).cloned().collect();
+    for one in all {
+        let net = fields::reference(&tx.view(), &one, vif::Field::network)?;
+        // A VIF without its network stays as it is.
+        if let Ok(mtu) = tx.view().get(&net, network::Field::MTU).cloned() {
+            tx.set(&one, vif::Field::MTU, mtu)?;
+        }
+    }
+    Ok(())
 }
 
 fn internal_network(tx: &mut Tx<'_>, bridge: &str) -> Result<Ref, ApiError> {

@@ -6,7 +6,8 @@ use xenapi::table::{FieldIx, vm};
 use xenapi::{ApiError, Value};
 
 use super::{number, pairs, path};
-use crate::db::Tx;
+use crate::db::{Object, Ref, Tx};
+use crate::records::fields;
 
 /// Memory of a VM from installation media, in bytes. Current installers need this much.
 const MEDIA_BYTES: u64 = 1 << 30;
@@ -30,9 +31,40 @@ const GUEST_ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check mitigation
 
 type Given = Vec<(FieldIx, Value)>;
 
+/// Keys of `platform` of each default template. Clients read back what they could have set: there is
+/// no secure boot, and one device model.
+const PLATFORM: [(&str, &str); 5] = [
+    ("acpi", "1"),
+    ("apic", "true"),
+    ("pae", "true"),
+    ("secureboot", "false"),
+    ("device-model", "qemu-upstream-compat"),
+];
+/// Key of `HVM_boot_params` with the only firmware.
+const FIRMWARE: (&str, &str) = ("firmware", "bios");
+
 pub(super) fn make(tx: &mut Tx<'_>, boot: &[PathBuf]) -> Result<(), ApiError> {
     tx.create(&vm::CLASS, media())?;
     tx.create(&vm::CLASS, guest(&guest_directory(boot)))?;
+    Ok(())
+}
+
+/// Adds keys that default templates of earlier versions lack.
+pub(super) fn refresh(tx: &mut Tx<'_>) -> Result<(), ApiError> {
+    let is_default =
+        |one: &&Object| one.get(vm::Field::is_default_template.into()) == Some(&Value::Bool(true));
+    let all: Vec<Ref> =
+        tx.view().all(&vm::CLASS).filter(is_default).map(Object::reference).cloned().collect();
+    for template in all {
+        let keys = PLATFORM.map(|pair| (vm::Field::platform, pair));
+        for (field, (key, value)) in
+            keys.into_iter().chain([(vm::Field::HVM_boot_params, FIRMWARE)])
+        {
+            if !fields::pairs(&tx.view(), &template, field)?.contains_key(key) {
+                tx.set_key(&template, field, key, Some(Value::text(value)))?;
+            }
+        }
+    }
     Ok(())
 }
 
@@ -48,7 +80,7 @@ fn media() -> Given {
     let mut fields = template("Other install media", what, "other-install-media", MEDIA_BYTES);
     fields.extend([
         (vm::Field::HVM_boot_policy.into(), Value::text("BIOS order")),
-        (vm::Field::HVM_boot_params.into(), pairs([("order", "cdn")])),
+        (vm::Field::HVM_boot_params.into(), pairs([("order", "cdn"), FIRMWARE])),
         (
             vm::Field::other_config.into(),
             pairs([
@@ -68,6 +100,7 @@ fn guest(directory: &Path) -> Given {
         (vm::Field::PV_kernel.into(), path(&directory.join(KERNEL))),
         (vm::Field::PV_ramdisk.into(), path(&directory.join(RAMDISK))),
         (vm::Field::PV_args.into(), Value::text(GUEST_ARGS)),
+        (vm::Field::HVM_boot_params.into(), pairs([FIRMWARE])),
         (vm::Field::other_config.into(), pairs([("default_template", "true")])),
     ]);
     fields
@@ -90,7 +123,7 @@ fn template(name: &str, what: &str, label: &str, bytes: u64) -> Given {
         (vm::Field::actions_after_shutdown.into(), Value::text("destroy")),
         (vm::Field::actions_after_reboot.into(), Value::text("restart")),
         (vm::Field::actions_after_crash.into(), Value::text("restart")),
-        (vm::Field::platform.into(), pairs([("acpi", "1"), ("apic", "true"), ("pae", "true")])),
+        (vm::Field::platform.into(), pairs(PLATFORM)),
         (vm::Field::domain_type.into(), Value::text("hvm")),
     ]
 }

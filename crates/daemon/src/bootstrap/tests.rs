@@ -61,10 +61,11 @@ fn the_host_says_what_it_is() {
         let Value::Map(software) = field(view, &host, host::Field::software_version) else {
             panic!("no map")
         };
-        for version in ["product_version", "platform_version"] {
+        for version in ["product_version", "platform_version", "xapi", "xapi_build"] {
             let version = text(software.get(version).unwrap());
             assert!(version.split('.').all(|part| part.parse::<u32>().is_ok()), "{version}");
         }
+        // Xen Orchestra offers XenServer's and XCP-ng's updates to hosts of these brands.
         assert_eq!(software.get("product_brand"), Some(&Value::text("Ringway")));
         let version = [host::Field::API_version_major, host::Field::API_version_minor];
         let version = version.map(|part| field(view, &host, part));
@@ -95,6 +96,37 @@ fn a_later_start_tells_what_is_another_and_makes_nothing_twice() {
     let unchanged = db.read(|view| view.generation());
     make_first(&db, &smaller);
     assert_eq!(db.read(|view| view.generation()), unchanged, "the same start changes nothing");
+}
+
+/// Terraform and XO read back keys of a template that they could have set.
+#[test]
+fn templates_have_the_keys_that_clients_read_back() {
+    let db = db();
+    make_first(&db, &facts());
+    let without = |field: vm::Field, key: &str| {
+        db.change(|tx| {
+            let template = tx.view().by_name(&vm::CLASS, "Other install media").next().cloned();
+            tx.set_key(&template.unwrap(), field, key, None)
+        })
+        .unwrap();
+    };
+    // A template of an earlier version gets them at the next start, and keeps what it has.
+    without(vm::Field::platform, "secureboot");
+    without(vm::Field::HVM_boot_params, "firmware");
+    make_first(&db, &facts());
+    db.read(|view| {
+        for template in ["Other install media", "Ringway test guest"] {
+            let template = view.by_name(&vm::CLASS, template).next().unwrap();
+            for (of, key, value) in [
+                (vm::Field::HVM_boot_params, "firmware", "bios"),
+                (vm::Field::platform, "secureboot", "false"),
+                (vm::Field::platform, "device-model", "qemu-upstream-compat"),
+            ] {
+                let Value::Map(pairs) = field(view, template, of) else { panic!("no map") };
+                assert_eq!(pairs.get(key), Some(&Value::text(value)), "{key}");
+            }
+        }
+    });
 }
 
 /// The storage exists before its record, under a unique name.

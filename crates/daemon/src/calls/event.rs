@@ -2,6 +2,7 @@
 
 use toolstack::boxed_future::BoxFuture;
 use xenapi::codes;
+use xenapi::table::Role;
 
 use crate::dispatch::{Args, CallResult, Ctx, Handler, text};
 use crate::events;
@@ -19,6 +20,10 @@ fn from(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
     Box::pin(async move {
         let classes: Vec<String> =
             args.set("classes").iter().map(|class| text(class).to_owned()).collect();
+        // Operators wait without a bound of their own.
+        let is_bounded = ctx.session.role < Role::PoolOperator;
+        let key = ctx.session.limit_key();
+        let _permit = is_bounded.then(|| ctx.app.wait_limiter.take(&key)).transpose()?;
         let (token, timeout_s) = (args.text("token"), args.float("timeout"));
         events::from(&ctx.app.db, &ctx.session.reference, &classes, token, timeout_s).await
     })

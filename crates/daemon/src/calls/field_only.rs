@@ -16,6 +16,7 @@ pub(super) const CALLS: super::Calls = &[
     ("VM.create_new_blob", Handler::Short(new_blob)),
     ("VM.get_data_sources", Handler::Short(no_sources)),
     ("VM.remove_from_NVRAM", Handler::Short(store)),
+    ("VM.set_in_NVRAM", Handler::Short(store)),
     ("VM.set_NVRAM", Handler::Short(store)),
     ("VM.set_bios_strings", Handler::Short(store)),
     ("VM.set_domain_type", Handler::Short(store)),

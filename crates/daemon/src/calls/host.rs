@@ -17,6 +17,8 @@ pub(super) const CALLS: super::Calls = &[
     ("host.enable", Handler::Short(enable)),
     ("host.disable", Handler::Short(disable)),
     ("host.evacuate", Handler::Short(evacuate)),
+    ("host.reboot", Handler::Short(refuse_power)),
+    ("host.shutdown", Handler::Short(refuse_power)),
     ("host.assert_can_evacuate", Handler::Short(assert_can_evacuate)),
     ("host.get_vms_which_prevent_evacuation", Handler::Short(which_prevent_evacuation)),
     ("host.get_servertime", Handler::Short(time)),
@@ -24,6 +26,7 @@ pub(super) const CALLS: super::Calls = &[
     ("host.compute_free_memory", Handler::Short(free_memory)),
     ("host.compute_memory_overhead", Handler::Short(memory_overhead)),
     ("host.get_management_interface", Handler::Short(management_interface)),
+    ("host.get_server_certificate", Handler::Short(server_certificate)),
     ("host.list_methods", Handler::Short(methods)),
     ("host.set_hostname_live", Handler::Short(set_hostname)),
     ("host.call_plugin", Handler::Short(call_plugin)),
@@ -58,6 +61,13 @@ fn disable(ctx: &Ctx, args: &Args) -> CallResult {
 fn enabled(ctx: &Ctx, args: &Args, whether: bool) -> CallResult {
     ctx.change(|tx| tx.set(&args.object(), host::Field::enabled, Value::Bool(whether)))?;
     Ok(nothing())
+}
+
+/// Refuses to reboot the host or to power it off, and enables the host. Clients disable a host
+/// first and end at the refusal, so that no machine could be started from then on.
+fn refuse_power(ctx: &Ctx, args: &Args) -> CallResult {
+    enabled(ctx, args, true)?;
+    Err(codes::not_implemented(ctx.name()))
 }
 
 /// Evacuates a host. This fails if VMs run, because there is no other host.
@@ -121,6 +131,10 @@ fn management_interface(ctx: &Ctx, args: &Args) -> CallResult {
         view.all(&pif::CLASS).find(manages).map(|card| card.reference().value())
     });
     Ok(found.unwrap_or_else(|| Value::text(NULL_REF)))
+}
+
+fn server_certificate(ctx: &Ctx, _: &Args) -> CallResult {
+    Ok(Value::text(ctx.app.settings.certificate.as_str()))
 }
 
 fn methods(_: &Ctx, _: &Args) -> CallResult {

@@ -38,6 +38,7 @@ const LISTS: &[Calls] = &[
     network::CALLS,
     pbd::CALLS,
     pif::CALLS,
+    pif::REFUSED,
     pool::CALLS,
     session::CALLS,
     sr::CALLS,

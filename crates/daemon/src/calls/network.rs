@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use error_causes::error_chain;
 use model::id::Uuid;
 use tokio::time::timeout;
 use xenapi::table::{FieldIx, network, vif};
 use xenapi::{ApiError, Value, codes};
 
-use crate::db::{Object, Ref, Tx};
+use crate::db::{Object, Ref, Tx, View};
 use crate::dispatch::generic::{constructed, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::records::fields::{flag, int, references, uuid};
@@ -29,19 +30,39 @@ pub(super) const CALLS: super::Calls = &[
 
 pub(super) const HOOKS: &[Hook] = &[Hook { field: "network.MTU", check: mtu, follow: None }];
 
+/// Checks the MTU of a network. Its VIFs show the same MTU: those that are plugged from the next plug
+/// on.
 fn mtu(_: &Ctx, tx: &mut Tx<'_>, net: &Ref) -> Result<(), ApiError> {
     let mtu = int(&tx.view(), net, network::Field::MTU)?;
-    if MTUS.contains(&mtu) { Ok(()) } else { Err(codes::invalid_value("MTU", mtu.to_string())) }
+    if !MTUS.contains(&mtu) {
+        return Err(codes::invalid_value("MTU", mtu.to_string()));
+    }
+    for device in references(&tx.view(), net, network::Field::VIFs)? {
+        if !flag(&tx.view(), &device, vif::Field::currently_attached)? {
+            tx.set(&device, vif::Field::MTU, Value::Int(mtu))?;
+        }
+    }
+    Ok(())
 }
 
 fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let wanted = args.map("args");
-    let fields = constructed(&network::CLASS, wanted)?;
+    let mut fields = constructed(&network::CLASS, wanted)?;
+    // SDKs of typed languages send 0 for an MTU that is not set.
+    let unset = (FieldIx::from(network::Field::MTU), Value::Int(0));
+    fields.retain(|field| *field != unset);
     let bridge = wanted.get("bridge").map_or("", text);
     if !is_bridge(bridge) {
         return Err(codes::invalid_value("bridge", bridge));
     }
+    if !bridge.is_empty() {
+        let checked = ctx.app.drivers.net.check_bridge(bridge);
+        checked.map_err(|why| codes::value_not_supported("bridge", bridge, error_chain(&why)))?;
+    }
     let made = ctx.change(|tx| {
+        if !bridge.is_empty() && with_bridge(&tx.view(), bridge).is_some() {
+            return Err(codes::bridge_name_exists(bridge));
+        }
         let made = tx.create(&network::CLASS, fields)?;
         mtu(ctx, tx, &made)?;
         if bridge.is_empty() {
@@ -57,6 +78,12 @@ fn create(ctx: &Ctx, args: &Args) -> CallResult {
 pub(crate) fn bridge_of(network: Uuid) -> String {
     let id = network.to_string();
     format!("rwbr{}", id.get(..8).unwrap_or(&id))
+}
+
+/// Returns the network that has this bridge.
+pub(crate) fn with_bridge(view: &View<'_>, bridge: &str) -> Option<Ref> {
+    let is_it = |net: &&Object| matches!(net.get(network::Field::bridge.into()), Some(Value::Str(name)) if name == bridge);
+    view.all(&network::CLASS).find(is_it).map(Object::reference).cloned()
 }
 
 /// Returns whether this is a valid bridge name or empty.

@@ -1,7 +1,9 @@
 //! Messages of class `PIF`: host NICs, each with a network. A plugged NIC is a port of the
 //! network's bridge.
 
+pub(crate) mod management;
 mod record;
+mod refused;
 
 use error_causes::error_chain;
 use toolstack::net::{HostNic, NetError};
@@ -16,6 +18,7 @@ use crate::records::fields::{flag, int, reference, text, uuid};
 use record::{found, known, make};
 
 pub(crate) use crate::reconcile::pifs::replug;
+pub(super) use refused::CALLS as REFUSED;
 
 /// Default MTU of Ethernet, in bytes.
 const MTU: u32 = 1500;
@@ -37,7 +40,7 @@ async fn scan(ctx: Ctx, args: Args) -> CallResult {
         for host_nic in &host_nics {
             match known(&tx.view(), &host, &host_nic.name) {
                 Some(pif) => found(tx, &pif, host_nic, now)?,
-                None if host_nic.physical => drop(make(tx, &host, host_nic, true, now)?),
+                None if host_nic.physical => drop(make(tx, &host, host_nic, (true, None), now)?),
                 None => {}
             }
         }
@@ -61,7 +64,7 @@ async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     let (managed, now) = (args.flag("managed"), ctx.app.clock.date());
     let made = ctx.change(|tx| match known(&tx.view(), &host, &host_nic.name) {
         Some(_) => Err(codes::duplicate_pif_device_name(&host_nic.name)),
-        None => make(tx, &host, &host_nic, managed, now),
+        None => make(tx, &host, &host_nic, (managed, None), now),
     })?;
     Ok(made.value())
 }
@@ -69,6 +72,7 @@ async fn introduce(ctx: Ctx, args: Args) -> CallResult {
 fn forget(ctx: &Ctx, args: &Args) -> CallResult {
     let pif = args.object();
     ctx.change(|tx| {
+        not_management(&tx.view(), &pif)?;
         if flag(&tx.view(), &pif, pif::Field::currently_attached)? {
             return Err(codes::operation_not_allowed("the device is plugged; unplug it first"));
         }
@@ -102,6 +106,7 @@ async fn unplug(ctx: Ctx, args: Args) -> CallResult {
     let _turn = turn(&ctx.app, &pif).await?;
     let pif_target = ctx.read(|view| {
         managed(view, &pif)?;
+        not_management(view, &pif)?;
         if flag(view, &pif, pif::Field::disallow_unplug)? {
             return Err(codes::pif_does_not_allow_unplug(pif.as_str()));
         }
@@ -129,7 +134,15 @@ fn managed(view: &View<'_>, pif: &Ref) -> Result<(), ApiError> {
     if flag(view, pif, pif::Field::managed)? {
         return Ok(());
     }
-    Err(codes::operation_not_allowed("the device is not managed by this server"))
+    Err(codes::pif_unmanaged(pif.as_str()))
+}
+
+/// Checks that the host is not reached through the PIF.
+fn not_management(view: &View<'_>, pif: &Ref) -> Result<(), ApiError> {
+    if flag(view, pif, pif::Field::management)? {
+        return Err(codes::pif_is_management(pif.as_str()));
+    }
+    Ok(())
 }
 
 /// Device, bridge and MTU of a PIF.
@@ -184,9 +197,8 @@ pub(crate) async fn cards(app: &AppState) -> Result<Vec<HostNic>, ApiError> {
 fn failed(why: &NetError) -> ApiError {
     match why {
         NetError::NotThere(_) => codes::pif_device_not_found(),
-        NetError::Refused { .. } | NetError::Reached { .. } => {
+        NetError::Refused { .. } | NetError::Reached { .. } | NetError::Late(_) => {
             codes::operation_not_allowed(error_chain(why))
         }
-        NetError::Late(_) => codes::internal(error_chain(why)),
     }
 }

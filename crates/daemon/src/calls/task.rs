@@ -48,6 +48,8 @@ fn set_error_info(ctx: &Ctx, args: &Args) -> CallResult {
 
 fn write(ctx: &Ctx, args: &Args, field: task::Field) -> CallResult {
     let it = args.object();
+    let texts = std::iter::once(args.value("value")).chain(args.set("value"));
+    tasks::check_text(ctx, "value", texts.map(|value| text(value).len()).sum())?;
     tasks::client_task(ctx, &it)?;
     ctx.change(|tx| tx.set(&it, field, args.value("value").clone()))?;
     Ok(nothing())

@@ -86,10 +86,33 @@ async fn a_machine_that_runs_cannot_go_to_another_host() {
     assert_eq!(prevent, Ok(Value::Map([(machine.to_string(), why)].into())));
 }
 
+/// Clients disable a host before they reboot it. A host that stays is enabled again.
+#[tokio::test]
+async fn a_refused_reboot_leaves_the_host_enabled() {
+    let test_app = TestApp::new().await;
+    let host = the(&test_app, &host::CLASS).value();
+    for method in ["host.reboot", "host.shutdown"] {
+        test_app.call("host.disable", [host.clone()]).await.unwrap();
+        let refused = test_app.refused(method, [host.clone()]).await;
+        assert_eq!(refused, ["NOT_IMPLEMENTED", method]);
+        assert_eq!(test_app.call("host.get_enabled", [host.clone()]).await, Ok(Value::Bool(true)));
+    }
+}
+
+#[tokio::test]
+async fn the_host_shows_its_certificate() {
+    let test_app = TestApp::new().await;
+    let host = the(&test_app, &host::CLASS).value();
+    let shown = test_app.call("host.get_server_certificate", [host]).await.unwrap();
+    assert!(text(&shown).starts_with("-----BEGIN CERTIFICATE-----"), "{shown:?}");
+}
+
 #[tokio::test]
 async fn the_pool_answers() {
     let test_app = TestApp::new().await;
     let pool = the(&test_app, &pool::CLASS).value();
+    let ready = test_app.call("pool.get_guest_secureboot_readiness", [pool.clone()]).await;
+    assert_eq!(ready, Ok(Value::text("not_ready")));
     assert_eq!(test_app.call("pool.sync_database", []).await, Ok(Value::text("")));
     let has = test_app.call("pool.has_extension", [pool, Value::text("x")]).await;
     assert_eq!(has, Ok(Value::Bool(false)));

@@ -12,9 +12,9 @@ use model::refusal::Refusal;
 use model::vif::VifOp;
 use model::vm::Strictness;
 use xenapi::ApiError;
-use xenapi::table::vif;
+use xenapi::table::{network, vif};
 
-use crate::db::{Ref, View};
+use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
@@ -90,9 +90,30 @@ async fn moved(ctx: Ctx, args: Args) -> CallResult {
     if attached {
         plugged(&ctx, &device, VifOp::Unplug).await?;
     }
-    ctx.change(|tx| tx.set(&device, vif::Field::network, args.value("network").clone()))?;
-    if attached {
-        plugged(&ctx, &device, VifOp::Plug).await?;
+    let former = ctx.read(|view| reference(view, &device, vif::Field::network))?;
+    let moved = ctx.change(|tx| put_on(tx, &device, &args.reference("network")));
+    if !attached {
+        return moved.map(|()| nothing());
     }
-    Ok(nothing())
+    let moved = match moved {
+        Ok(()) => plugged(&ctx, &device, VifOp::Plug).await,
+        Err(error) => Err(error),
+    };
+    let Err(error) = moved else { return Ok(nothing()) };
+    // The guest gets its interface back where it was.
+    let back = match ctx.change(|tx| put_on(tx, &device, &former)) {
+        Ok(()) => plugged(&ctx, &device, VifOp::Plug).await,
+        Err(error) => Err(error),
+    };
+    if let Err(back) = back {
+        tracing::warn!(vif = device.as_str(), error = %back, "cannot plug the VIF where it was");
+    }
+    Err(error)
+}
+
+/// Puts an unplugged VIF on a network.
+fn put_on(tx: &mut Tx<'_>, device: &Ref, net: &Ref) -> Result<(), ApiError> {
+    let mtu = tx.view().get(net, network::Field::MTU)?.clone();
+    tx.set(device, vif::Field::network, net.value())?;
+    tx.set(device, vif::Field::MTU, mtu)
 }

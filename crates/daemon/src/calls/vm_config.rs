@@ -115,11 +115,14 @@ fn vcpus(ctx: &Ctx, args: &Args, field: vm::Field) -> CallResult {
 fn vcpus_fit(view: &View<'_>, machine: &Ref) -> Result<(), ApiError> {
     let most = int(view, machine, vm::Field::VCPUs_max)?;
     let first = int(view, machine, vm::Field::VCPUs_at_startup)?;
+    // XenServer also names the rule in place of the field.
+    let refused = |value: i64| {
+        let rule =
+            format!("VCPU values must satisfy: 1 <= VCPUs_at_startup <= VCPUs_max <= {MAX_VCPUS}");
+        Err(codes::invalid_value(rule, value.to_string()))
+    };
     if !(1..=i64::from(MAX_VCPUS)).contains(&most) {
-        return Err(codes::invalid_value("VCPUs_max", most.to_string()));
+        return refused(most);
     }
-    if !(1..=most).contains(&first) {
-        return Err(codes::invalid_value("VCPUs_at_startup", first.to_string()));
-    }
-    Ok(())
+    if (1..=most).contains(&first) { Ok(()) } else { refused(first) }
 }

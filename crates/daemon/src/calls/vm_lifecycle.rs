@@ -62,6 +62,9 @@ handlers! {
 /// Checks whether the operation may begin, before a task exists.
 fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
     let machine = args.object();
+    if stops(op) && ctx.app.restarts.is_waiting(ctx.read(|view| id_of(view, &machine))?) {
+        return Ok(());
+    }
     let checked = ctx.read(|view| check(view, &machine, op));
     at_once(checked).map_err(|why| refused(&ctx.app.db, why, &About::vm(&machine, op)))?;
     if makes_domain(op) { bootable_here(ctx, &machine) } else { Ok(()) }
@@ -88,6 +91,11 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let about = About::vm(&machine, op);
     let paused = args.flag("start_paused");
+    let vm = ctx.read(|view| id_of(view, &machine))?;
+    // A VM that waits for its restart is halted. To stop it is to call the restart off.
+    if (stops(op) || makes_domain(op)) && ctx.app.restarts.call_off(&ctx.app, vm) && stops(op) {
+        return Ok(nothing());
+    }
     let ended = match op {
         VmOp::Shutdown => shutdown(&ctx, &machine).await,
         _ => match plan_of(op, paused) {
@@ -113,6 +121,12 @@ fn refused_disk(ctx: &Ctx, machine: &Ref, why: &Refusal) -> Option<About> {
         }
         _ => None,
     })
+}
+
+/// Returns whether the operation halts a VM.
+fn stops(op: VmOp) -> bool {
+    use VmOp::{CleanShutdown, HardShutdown, PowerStateReset, Shutdown};
+    matches!(op, CleanShutdown | HardShutdown | Shutdown | PowerStateReset)
 }
 
 fn plan_of(op: VmOp, paused: bool) -> Option<MachineOp> {

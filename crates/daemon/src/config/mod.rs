@@ -19,7 +19,7 @@ use toolstack::doctor::sizes;
 use crate::bootstrap::Product;
 use crate::options::{CalibrateMode, HypervisorKind, Listen, Options, SlicesMode};
 use crate::xapi_socket::XAPI;
-use values::{limits, product, slices, within};
+use values::{limits, product, slices, web, within};
 use written::ConfigFile;
 
 /// Default configuration file.
@@ -70,6 +70,17 @@ pub struct DaemonConfig {
     pub calibrate: CalibrateMode,
     /// Control group settings.
     pub slices: SliceSettings,
+    /// Web pages.
+    pub web: WebSettings,
+}
+
+/// Settings of web pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebSettings {
+    /// Directory of the pages that the server sends. `None` for no pages.
+    pub directory: Option<PathBuf>,
+    /// Origins of pages of other servers that may call.
+    pub origins: Vec<String>,
 }
 
 /// Settings of the control groups that reserve CPU time for the control plane.
@@ -161,6 +172,7 @@ fn resolve(options: Options, text: &str) -> Result<DaemonConfig, String> {
         product: product(config_file.identity)?,
         calibrate: options.calibrate.or(config_file.storage.calibrate).unwrap_or_default(),
         slices: slices(options.slices, config_file.slices, own_state.then_some(state.as_path()))?,
+        web: web(config_file.web)?,
         state,
         run,
         socket,

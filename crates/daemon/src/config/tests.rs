@@ -21,6 +21,19 @@ fn what_is_usual() {
 }
 
 #[test]
+fn pages_of_other_servers_are_named_by_their_origin() {
+    let of_web = |text: &str| of(&format!("[web]\n{text}")).map(|settings| settings.web);
+    let web = of_web("directory = \"/w\"\norigins = [\"https://a.lan:8\"]").unwrap();
+    assert_eq!(web.directory.as_deref(), Some(Path::new("/w")));
+    assert_eq!(web.origins, ["https://a.lan:8"]);
+    assert_eq!(of_web(""), Ok(WebSettings::default()));
+    for bad in ["*", "a.lan", "https://", "https://a.lan/", "https://u@a.lan", "ftp://a.lan"] {
+        let error = of_web(&format!("origins = [\"{bad}\"]")).unwrap_err();
+        assert!(error.contains("web.origins") && error.contains(bad), "{error}");
+    }
+}
+
+#[test]
 fn a_small_host_does_less_at_once() {
     let of = |mib: u64, written: WrittenLimits| {
         let host = Host { cpus: 2, memory_bytes: mib << 20 };

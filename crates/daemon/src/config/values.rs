@@ -7,8 +7,8 @@ use model::admission::StepLimits;
 use model::sizing::Sizing;
 use toolstack::cgroup::{INSTANCE, Weights, check_name};
 
-use super::SliceSettings;
-use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices};
+use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices, WrittenWeb};
+use super::{SliceSettings, WebSettings};
 use crate::bootstrap::Product;
 use crate::options::SlicesMode;
 
@@ -46,6 +46,21 @@ pub(super) fn product(written: WrittenIdentity) -> Result<Product, String> {
         version: numbers("identity.product-version", written.product_version, "7.0.0")?,
         platform: numbers("identity.platform-version", written.platform_version, "2.1.0")?,
     })
+}
+
+/// Checks that each origin is a scheme, a host and perhaps a port, as browsers send it.
+pub(super) fn web(written: WrittenWeb) -> Result<WebSettings, String> {
+    let origins = written.origins.unwrap_or_default();
+    let is_origin = |text: &String| {
+        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        host.is_some_and(|host| {
+            !host.is_empty() && host.chars().all(|c| c.is_ascii_graphic() && !"/?#@*".contains(c))
+        })
+    };
+    if let Some(bad) = origins.iter().find(|text| !is_origin(text)) {
+        return Err(format!("web.origins: {bad:?}: give SCHEME://HOST[:PORT], as https://xo.lan"));
+    }
+    Ok(WebSettings { directory: written.directory, origins })
 }
 
 /// Checks that a version consists of numbers separated by dots.

@@ -21,6 +21,14 @@ pub(super) struct ConfigFile {
     pub(super) identity: WrittenIdentity,
     pub(super) slices: WrittenSlices,
     pub(super) storage: WrittenStorage,
+    pub(super) web: WrittenWeb,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WrittenWeb {
+    pub(super) directory: Option<PathBuf>,
+    pub(super) origins: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use xenapi::table::{Class, FieldIx};
 use xenapi::{Encoded, Value};
 
-use super::Ref;
+use super::{Ref, Row};
 
 /// Fields stored by a later version, by name.
 pub(crate) type UnknownFields = Option<Arc<BTreeMap<String, Value>>>;
@@ -72,6 +72,11 @@ impl Object {
     pub fn record(&self) -> Arc<Encoded> {
         let make = || Encoded::record(self.class, Arc::clone(&self.fields));
         self.record.get_or_init(make).clone()
+    }
+
+    /// Returns the object as it is stored, with its UUID.
+    pub(crate) fn row(&self) -> (String, Row) {
+        (self.uuid().to_owned(), Row::of(self))
     }
 
     /// Replaces a field and returns its old value.

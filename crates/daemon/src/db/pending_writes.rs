@@ -216,7 +216,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    fn of(object: &Object) -> Self {
+    pub(super) fn of(object: &Object) -> Self {
         Self {
             class: object.class,
             reference: object.reference.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use xenapi::coerce::coerce;
 use xenapi::table::resolve::Method;
-use xenapi::table::{Param, RecordStorage, Type, class};
+use xenapi::table::{Access, Class, Field, Param, RecordStorage, Type, class};
 use xenapi::{ApiError, Date, NULL_REF, Value, codes};
 
 use crate::db::{Ref, View};
@@ -34,7 +34,11 @@ impl Args {
             let (expected, received) = (least.to_string(), given.len().to_string());
             return Err(codes::parameter_count(name, expected, received));
         }
-        let mut given = given.into_iter();
+        let given = given.into_iter().map(|value| match method {
+            Method::Create(of) => constructor_part(of, value),
+            _ => value,
+        });
+        let mut given = given.fuse();
         let values = params.iter().map(|param| match given.next() {
             Some(value) => {
                 coerce(value, &param.ty, param.name).map(|value| plain(value, &param.ty))
@@ -139,6 +143,33 @@ fn reference(value: &Value) -> Ref {
 
 fn is_null(value: &Value) -> bool {
     *value == Value::text(NULL_REF)
+}
+
+/// Word of SDKs for an enumeration value that they do not know or that is not set.
+const UNRECOGNIZED: &str = "UNRECOGNIZED";
+
+/// Returns the part of a record that `create` reads. SDKs of typed languages send whole records, in
+/// which unset fields have values that are none of their type.
+fn constructor_part(of: &'static Class, record: Value) -> Value {
+    let Value::Map(mut members) = record else { return record };
+    members.retain(|name, value| {
+        of.field(name)
+            .is_none_or(|(_, field)| field.access != Access::RoRuntime && !is_unset(field, value))
+    });
+    Value::Map(members)
+}
+
+/// Returns whether this is an SDK's value of an enumeration that is not set. Only fields with a
+/// default can be unset.
+fn is_unset(field: &Field, value: &Value) -> bool {
+    match (&field.ty, value) {
+        (Type::Enum(of), Value::Str(word)) => {
+            field.default.is_some()
+                && (word.is_empty() || word == UNRECOGNIZED)
+                && !of.words.contains(&word.as_str())
+        }
+        _ => false,
+    }
 }
 
 /// Replaces empty references by the null reference.

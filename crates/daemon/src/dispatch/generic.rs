@@ -48,6 +48,9 @@ pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
         Method::AddTo(of, field) => {
             write(ctx, args, of, field, |tx, it| add_to(tx, it, (of, field), args))
         }
+        Method::SetIn(of, field) => write(ctx, args, of, field, |tx, it| {
+            tx.set_key(it, field, &key(args.value("key")), Some(args.last().clone()))
+        }),
         Method::RemoveFrom(of, field) => {
             write(ctx, args, of, field, |tx, it| tx.set_key(it, field, &key(args.last()), None))
         }
@@ -183,8 +186,7 @@ fn uuid(view: &View<'_>, of: &'static Class, it: &Ref) -> String {
 }
 
 /// Returns the fields of a new record, from the parameters of `create`. Only fields that a client
-/// may give are used. Other fields are ignored, so that a client can send a record that it has
-/// read.
+/// may give are used. [`Args`] has left out the others, so that a client can send a whole record.
 ///
 /// # Errors
 /// `FIELD_TYPE_ERROR` if a required field is missing.

@@ -35,54 +35,74 @@ impl WriteLimiter {
     }
 }
 
-/// Limiter of long calls. Reads and waits for events need no permit.
-#[derive(Clone, Debug, Default)]
-pub struct CallLimiter(Arc<Mutex<PermitCounts>>);
+/// Most waits for events at once of one user below pool-operator. Each has an answer of up to all
+/// records in memory.
+pub const MAX_WAITS_OF_USER: usize = 64;
+
+/// Limiter of long calls, or of waits for events. Reads need no permit.
+#[derive(Clone, Debug)]
+pub struct CallLimiter {
+    counts: Arc<Mutex<PermitCounts>>,
+    in_all: usize,
+    of_one: usize,
+}
+
+impl Default for CallLimiter {
+    fn default() -> Self {
+        Self::new(MAX_PENDING, MAX_PENDING_OF_SESSION)
+    }
+}
 
 #[derive(Debug, Default)]
 struct PermitCounts {
     in_all: usize,
-    by_session: HashMap<Ref, usize>,
+    by_key: HashMap<Ref, usize>,
 }
 
 /// Permit of a long call. Dropping it releases it.
 #[derive(Debug)]
 pub struct CallPermit {
     call_limiter: CallLimiter,
-    session: Ref,
+    key: Ref,
 }
 
 impl CallLimiter {
-    /// Takes a permit for a call of this session.
+    /// Creates a limiter of so many permits in all, and of one key.
+    pub fn new(in_all: usize, of_one: usize) -> Self {
+        Self { counts: Arc::default(), in_all, of_one }
+    }
+
+    /// Takes a permit for a call of this session, or of another key.
     ///
     /// # Errors
     /// `TOO_MANY_PENDING_TASKS` if no permit is free. The call does not wait, because only the
     /// client knows whether it still wants the operation later.
-    pub fn take(&self, session: &Ref) -> Result<CallPermit, ApiError> {
-        let mut permit_counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_session = permit_counts.by_session.get(session).copied().unwrap_or_default();
-        if permit_counts.in_all >= MAX_PENDING || of_session >= MAX_PENDING_OF_SESSION {
+    pub fn take(&self, key: &Ref) -> Result<CallPermit, ApiError> {
+        let mut permit_counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_one = permit_counts.by_key.get(key).copied().unwrap_or_default();
+        if permit_counts.in_all >= self.in_all || of_one >= self.of_one {
             return Err(codes::too_many_pending_tasks());
         }
         permit_counts.in_all += 1;
-        permit_counts.by_session.insert(session.clone(), of_session + 1);
-        Ok(CallPermit { call_limiter: self.clone(), session: session.clone() })
+        permit_counts.by_key.insert(key.clone(), of_one + 1);
+        Ok(CallPermit { call_limiter: self.clone(), key: key.clone() })
     }
 
     /// Returns the number of permits in use.
     pub fn taken(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).in_all
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).in_all
     }
 }
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        let mut permit_counts = self.call_limiter.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut permit_counts =
+            self.call_limiter.counts.lock().unwrap_or_else(PoisonError::into_inner);
         permit_counts.in_all = permit_counts.in_all.saturating_sub(1);
-        if let Some(count) = permit_counts.by_session.get_mut(&self.session) {
+        if let Some(count) = permit_counts.by_key.get_mut(&self.key) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                permit_counts.by_session.remove(&self.session);
+                permit_counts.by_key.remove(&self.key);
             }
         }
     }
@@ -108,7 +128,7 @@ mod tests {
         drop((held, others));
         assert_eq!(call_limiter.taken(), 0);
         assert!(
-            call_limiter.0.lock().unwrap().by_session.is_empty(),
+            call_limiter.counts.lock().unwrap().by_key.is_empty(),
             "nothing is kept of who is gone"
         );
     }

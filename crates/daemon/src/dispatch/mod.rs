@@ -198,6 +198,7 @@ fn reads(method: &Method) -> bool {
         | Method::Destroy(_)
         | Method::Set(..)
         | Method::AddTo(..)
+        | Method::SetIn(..)
         | Method::RemoveFrom(..)
         | Method::Add(..)
         | Method::Remove(..) => false,

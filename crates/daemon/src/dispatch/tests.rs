@@ -307,3 +307,27 @@ async fn a_call_of_several_changes_is_told_of_each_that_is_not_stored() {
     make().unwrap();
     assert_eq!(ctx.stored().await.unwrap_err().code, "OUT_OF_SPACE");
 }
+
+#[tokio::test]
+async fn a_key_of_a_map_is_set_whether_it_is_there_or_not() {
+    let test_app = TestApp::new().await;
+    let host = host_of(&test_app);
+    let set = |value: &str| [host.clone(), Value::text("slice-weight-control"), Value::text(value)];
+    let shown = async || test_app.call("host.get_other_config", [host.clone()]).await;
+    for value in ["500", "600"] {
+        test_app.call("host.set_in_other_config", set(value)).await.unwrap();
+        assert_eq!(shown().await, Ok(map(&[("slice-weight-control", Value::text(value))])));
+    }
+    let refused = test_app.refused("host.set_in_other_config", set("0")).await;
+    assert_eq!(refused[0], "INVALID_VALUE");
+    assert_eq!(shown().await, Ok(map(&[("slice-weight-control", Value::text("600"))])), "it stays");
+    // Every map that clients write has it.
+    for class in xenapi::table::classes() {
+        for field in class.fields {
+            let of = |verb: &str| resolve(&format!("{}.{verb}{}", class.name, field.name));
+            let (adds, sets) = (of("add_to_").is_some(), of("set_in_").is_some());
+            let is_map = matches!(field.ty, xenapi::table::Type::Map(..));
+            assert!(!is_map || adds == sets, "{}.{}", class.name, field.name);
+        }
+    }
+}

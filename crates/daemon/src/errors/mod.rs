@@ -60,6 +60,7 @@ impl About {
                 codes::other_operation(class, object.as_str(), op.name(), NULL_REF)
             }
             Refusal::IsTemplate => codes::vm_is_template(vm),
+            Refusal::NotTemplate => codes::provision_only_template(),
             Refusal::IsSnapshot => codes::vm_is_snapshot(vm),
             Refusal::LacksFeature(Feature::Shutdown) => codes::vm_lacks_shutdown(vm),
             Refusal::LacksFeature(_) => codes::vm_lacks_feature(vm),
@@ -86,10 +87,10 @@ impl About {
             Refusal::NotImplemented => {
                 codes::not_implemented(format!("{}.{}", self.class, self.operation))
             }
-            refusal @ (Refusal::NotTemplate
-            | Refusal::NotSnapshot
-            | Refusal::IsControlDomain
-            | Refusal::NotAllowed(_)) => codes::operation_not_allowed(refusal.to_string()),
+            refusal
+            @ (Refusal::NotSnapshot | Refusal::IsControlDomain | Refusal::NotAllowed(_)) => {
+                codes::operation_not_allowed(refusal.to_string())
+            }
         }
     }
 }

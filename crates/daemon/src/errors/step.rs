@@ -86,7 +86,7 @@ pub(super) fn failed(
         StepError::Sr(error) => storage(view, &on, error, about),
         StepError::Io(DatapathError::Late { deadline, .. }) => late(&on, *deadline, error, about),
         // A VIF step involves no storage, so it must not report a storage error.
-        StepError::Io(error) if on.is_interface() => codes::internal(error_chain(error)),
+        StepError::Io(_) if on.is_interface() => rejected(&on, error),
         StepError::Io(error) => codes::sr_backend_failure("DATAPATH", "", error_chain(error)),
         StepError::Hv(HvError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Hv(error) => hypervisor(&on, error, about),
@@ -94,7 +94,21 @@ pub(super) fn failed(
         StepError::Memory { needed, available } => {
             codes::not_enough_memory(needed.to_string(), available.to_string())
         }
-        StepError::Net(_) | StepError::NoDriver(_) => codes::internal(error_chain(error)),
+        StepError::Net(_) => rejected(&on, error),
+        StepError::NoDriver(kind) => codes::sr_unknown_driver(kind.as_str()),
+    }
+}
+
+/// Converts a cause on the host, such as a bridge that is none, to an API error.
+fn rejected(on: &On, error: &StepError) -> ApiError {
+    match on {
+        On::Coming(class, device) => {
+            codes::device_attach_rejected(*class, device.as_str(), error_chain(error))
+        }
+        On::Going(class, device) => {
+            codes::device_detach_rejected(*class, device.as_str(), error_chain(error))
+        }
+        On::Guest | On::Domain | On::Other => codes::internal(error_chain(error)),
     }
 }
 
@@ -127,6 +141,9 @@ fn hypervisor(on: &On, error: &HvError, about: &About) -> ApiError {
         (HvError::Boot { why }, _) => codes::bootloader_failed(vm, why.as_str()),
         (HvError::Start { .. }, _) | (_, On::Domain) => {
             codes::emulator_failed(vm, EMULATOR, error_chain(error))
+        }
+        (HvError::Refused { .. }, On::Coming(class, device)) => {
+            codes::device_attach_rejected(*class, device.as_str(), error_chain(error))
         }
         (HvError::Refused { .. }, On::Going(class, device)) => {
             codes::device_detach_rejected(*class, device.as_str(), error_chain(error))

@@ -74,7 +74,7 @@ fn refusals() -> Vec<(Refusal, Vec<&'static str>)> {
         ),
         (under_way(OngoingOp::Vif(VifOp::Plug)), vec![other, "VBD", "vbd", "plug", NULL_REF]),
         (Refusal::IsTemplate, vec!["VM_IS_TEMPLATE", "vm"]),
-        (Refusal::NotTemplate, vec!["OPERATION_NOT_ALLOWED", "the machine is no template"]),
+        (Refusal::NotTemplate, vec!["PROVISION_ONLY_ALLOWED_ON_TEMPLATE"]),
         (Refusal::IsSnapshot, vec!["VM_IS_SNAPSHOT", "vm"]),
         (Refusal::NotSnapshot, vec!["OPERATION_NOT_ALLOWED", "the machine is no snapshot"]),
         (

@@ -46,19 +46,46 @@ pub enum TlsError {
     Unmade(#[from] rcgen::Error),
 }
 
+/// TLS configuration of the listeners.
+#[derive(Clone, Debug)]
+pub struct TlsIdentity {
+    /// Configuration with key and certificate.
+    pub config: Arc<ServerConfig>,
+    /// Certificates without the key, as PEM.
+    pub certificate: String,
+}
+
 /// Returns the TLS configuration with the certificate of this state directory. Creates a
 /// self-signed certificate if there is none. An existing file is used as it is.
 ///
 /// # Errors
 /// [`TlsError`] if the file is invalid or cannot be read or created.
-pub fn server_config(state: &Path, host: &str) -> Result<Arc<ServerConfig>, TlsError> {
+pub fn tls_identity(state: &Path, host: &str) -> Result<TlsIdentity, TlsError> {
     let path = state.join(NAME);
     let pem = match read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path, host)?,
         Err(source) => return Err(TlsError::Os { doing: "read", path, source }),
         Ok(pem) => pem,
     };
-    configured(&pem).map_err(|why| TlsError::Wrong { path, why })
+    let config = configured(&pem).map_err(|why| TlsError::Wrong { path, why })?;
+    Ok(TlsIdentity { config, certificate: certificates(&String::from_utf8_lossy(&pem)) })
+}
+
+/// Returns the certificates of a PEM file, without its keys and comments.
+fn certificates(pem: &str) -> String {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let mut certificates = String::new();
+    let mut inside = false;
+    for line in pem.lines().map(str::trim_end) {
+        inside |= line == BEGIN;
+        if inside {
+            certificates.push_str(line);
+            certificates.push('\n');
+        }
+        inside &= line != END;
+    }
+    certificates
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -119,11 +146,14 @@ mod tests {
     #[test]
     fn it_is_made_once_and_for_its_owner() {
         let dir = tempfile::tempdir().unwrap();
-        server_config(dir.path(), "host-1").unwrap();
+        let identity = tls_identity(dir.path(), "host-1").unwrap();
+        assert!(identity.certificate.starts_with("-----BEGIN CERTIFICATE-----\n"));
+        assert!(identity.certificate.ends_with("-----END CERTIFICATE-----\n"));
+        assert!(!identity.certificate.contains("KEY"), "the key is in no answer");
         let path = dir.path().join(NAME);
         let first = fs::read(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, OWNER);
-        server_config(dir.path(), "another").unwrap();
+        tls_identity(dir.path(), "another").unwrap();
         assert_eq!(fs::read(&path).unwrap(), first);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no draft is left");
     }
@@ -131,16 +161,16 @@ mod tests {
     #[test]
     fn a_host_without_a_name_that_can_be_certified_has_one() {
         let dir = tempfile::tempdir().unwrap();
-        server_config(dir.path(), "höst name").unwrap();
+        tls_identity(dir.path(), "höst name").unwrap();
     }
 
     #[test]
     fn what_is_no_certificate_is_named() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(NAME), "nonsense").unwrap();
-        let error = server_config(dir.path(), "h").unwrap_err().to_string();
+        let error = tls_identity(dir.path(), "h").unwrap_err().to_string();
         assert!(error.contains("certificate.pem is no key with its certificate"), "{error}");
-        let error = server_config(&dir.path().join("absent"), "h").unwrap_err().to_string();
+        let error = tls_identity(&dir.path().join("absent"), "h").unwrap_err().to_string();
         assert!(error.contains("cannot write the certificate"), "{error}");
     }
 }

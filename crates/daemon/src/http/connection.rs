@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
 
 use super::stall_timeout::StallTimeout;
-use super::{ApiHandler, routes, stopped};
+use super::{ApiHandler, WebPages, stopped, web};
 use crate::peer::{Origin, Peer};
 use crate::sessions::ConnectionSession;
 
@@ -33,6 +33,7 @@ pub(super) struct ServerContext {
     pub(super) api_handler: Arc<dyn ApiHandler>,
     pub(super) head_deadline: Duration,
     pub(super) consoles: Arc<Semaphore>,
+    pub(super) pages: Arc<WebPages>,
     pub(super) stop: watch::Receiver<bool>,
 }
 
@@ -79,7 +80,7 @@ where
         .map(|connection_session| SessionGuard { connection_session, api_handler });
     let caller = Caller { from, connection_session };
     let service =
-        service_fn(move |request| routes::answer(request, caller.clone(), server_context.clone()));
+        service_fn(move |request| web::answer(request, caller.clone(), server_context.clone()));
     let io = TokioIo::new(StallTimeout::new(stream, WRITE_PATIENCE));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use toolstack::boxed_future::BoxFuture;
 
 use super::connection::Caller;
 use super::response::{ResponseBody, last, text};
@@ -33,6 +34,14 @@ pub struct ConsoleRequest {
     pub reference: Option<String>,
     /// UUID of a console or VM.
     pub uuid: Option<String>,
+}
+
+/// Open console of a VM.
+pub struct ConsoleLine {
+    /// Bytes from and to the guest.
+    pub stream: UnixStream,
+    /// Ends when the client's session ends.
+    pub session_ended: BoxFuture<'static, ()>,
 }
 
 /// Reason why a console is refused.
@@ -105,7 +114,7 @@ async fn open(
     peer: Peer,
     api_handler: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
-) -> Result<(UnixStream, OwnedSemaphorePermit), Response<ResponseBody>> {
+) -> Result<(ConsoleLine, OwnedSemaphorePermit), Response<ResponseBody>> {
     let Some(console_request) = console_request else {
         let why = "Name the machine: ref=... or uuid=...";
         return Err(refused(StatusCode::BAD_REQUEST, why));
@@ -133,16 +142,18 @@ fn refused(status: StatusCode, why: &str) -> Response<ResponseBody> {
     last(text(status, "text/plain", format!("{why}\n")))
 }
 
-/// Carries bytes until either side ends or the server stops. `framed` selects WebSocket frames.
+/// Carries bytes until either side or the session ends or the server stops. `framed` selects
+/// WebSocket frames.
 async fn carry(
     upgraded: OnUpgrade,
-    mut line: UnixStream,
+    line: ConsoleLine,
     held: OwnedSemaphorePermit,
     mut stop: watch::Receiver<bool>,
     framed: bool,
 ) {
     let Ok(upgraded) = upgraded.await else { return };
     let mut upgraded = TokioIo::new(upgraded);
+    let ConsoleLine { stream: mut line, session_ended } = line;
     let carried = async {
         match framed {
             true => websocket::carry(upgraded, &mut line).await,
@@ -157,6 +168,7 @@ async fn carry(
                 tracing::debug!("a console ended: {error}");
             }
         }
+        () = session_ended => {}
         () = stopped(&mut stop) => {}
     }
     drop(held);

@@ -19,7 +19,7 @@ use super::ApiHandler;
 use super::connection::Caller;
 use super::console::{session_of, word};
 use super::response::{ResponseBody, last, text};
-use super::rpc::waste;
+use super::rpc::discard;
 
 /// Paths of exports and imports. Clients also put a slash behind them.
 const EXPORT: &str = "/export_raw_vdi";
@@ -171,7 +171,7 @@ impl ImportBody {
     pub async fn discard(mut self) {
         // A client that waits for a word has not sent its body.
         if !self.expects {
-            waste(&mut self.body).await;
+            discard(&mut self.body).await;
         }
     }
 }

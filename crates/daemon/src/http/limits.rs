@@ -3,17 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::source::ClientSource;
 
-/// Most connections at once. Each uses some memory and at most two file descriptors.
+/// Most connections at once. Each uses some memory and at most two file descriptors. A low limit on
+/// open files allows fewer.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Connections reserved for the Unix socket. Remote clients cannot lock the host's own users out.
 pub const KEPT_FOR_UNIX: usize = 64;
 
 /// Most connections of one network address. One address cannot lock the others out.
 pub const OF_SOURCE_MAX: usize = 256;
+
+/// File descriptors of a connection with an open console.
+const DESCRIPTORS: u64 = 2;
+/// Least file descriptors left for everything else: the database, VMs, storage.
+const OWN_DESCRIPTORS_MIN: u64 = 32;
 
 /// Permit of a connection. Dropping it releases it.
 #[derive(Debug)]
@@ -40,11 +47,21 @@ pub(super) struct SourcePermit {
 
 impl Default for ConnectionLimiter {
     fn default() -> Self {
-        Self::new(CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX)
+        Self::of_descriptors(getrlimit(Resource::Nofile).current)
     }
 }
 
 impl ConnectionLimiter {
+    /// Creates the limiter of a process that may have so many descriptors open. `None` for any
+    /// number. A quarter of them, or more, is left for everything else.
+    fn of_descriptors(most: Option<u64>) -> Self {
+        let most = most.unwrap_or(u64::MAX);
+        let own = OWN_DESCRIPTORS_MIN.max(most / 4);
+        let all = most.saturating_sub(own) / DESCRIPTORS;
+        let all = usize::try_from(all).unwrap_or(CONNECTIONS_MAX).clamp(2, CONNECTIONS_MAX);
+        Self::new(all, KEPT_FOR_UNIX.min(all.div_ceil(4)), OF_SOURCE_MAX.min(all.div_ceil(2)))
+    }
+
     pub(super) fn new(all: usize, kept: usize, of_source: usize) -> Self {
         let tcp = Arc::new(Semaphore::new(all.saturating_sub(kept)));
         let everybody = Arc::new(Semaphore::new(all));
@@ -120,6 +137,20 @@ mod tests {
         let unix: Vec<_> = (0..5).map_while(|_| now(&connection_limiter, false)).collect();
         assert_eq!(unix.len(), 5, "what TCP leaves, the Unix socket may take");
         assert!(now(&connection_limiter, true).is_none());
+    }
+
+    #[test]
+    fn few_descriptors_allow_few_connections() {
+        let places = |most| {
+            let connection_limiter = ConnectionLimiter::of_descriptors(most);
+            let all = connection_limiter.everybody.available_permits();
+            (all, all - connection_limiter.tcp.available_permits(), connection_limiter.of_source)
+        };
+        let usual = (CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX);
+        assert_eq!((places(None), places(Some(1 << 20))), (usual, usual));
+        assert_eq!(places(Some(64)), (16, 4, 8));
+        assert_eq!(places(Some(1024)), (384, 64, 192));
+        assert_eq!(places(Some(0)), (2, 1, 1), "root has a place in any case");
     }
 
     #[test]

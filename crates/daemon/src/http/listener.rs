@@ -89,6 +89,16 @@ impl ApiListener {
         UnixApiListener::open(path.into()).map(Self::Unix)
     }
 
+    /// Returns whether a TCP listener has no TLS, and its port. `None` for a Unix socket.
+    pub fn port(&self) -> Option<(bool, u16)> {
+        let (listener, plain) = match self {
+            Self::Plain(listener) => (listener, true),
+            Self::Tls(listener, _) => (listener, false),
+            Self::Unix(_) => return None,
+        };
+        listener.local_addr().ok().map(|address| (plain, address.port()))
+    }
+
     pub(super) fn is_tcp(&self) -> bool {
         !matches!(self, Self::Unix(_))
     }

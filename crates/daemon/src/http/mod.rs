@@ -32,11 +32,11 @@ mod stall_timeout;
 #[cfg(test)]
 mod tests;
 mod unix;
+mod web;
 mod websocket;
 
 use std::fmt;
 
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
@@ -45,12 +45,13 @@ use xenapi::{ApiError, Value};
 use crate::peer::Peer;
 use crate::sessions::ConnectionSession;
 
-pub use certificate::{TlsError, server_config};
-pub use console::{ConsoleError, ConsoleRequest};
+pub use certificate::{TlsError, TlsIdentity, tls_identity};
+pub use console::{ConsoleError, ConsoleLine, ConsoleRequest};
 pub use disks::{BodyCut, DiskRequest, ExportBody, ImportAnswer, ImportBody};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
+pub use web::{WebError, WebPages};
 
 /// Handler of calls, consoles, disks and metrics requests.
 pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
@@ -63,7 +64,7 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
         &self,
         console_request: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>>;
+    ) -> BoxFuture<'static, Result<ConsoleLine, ConsoleError>>;
     /// Begins to send the content of a disk.
     fn export(
         &self,

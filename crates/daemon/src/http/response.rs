@@ -24,6 +24,8 @@ const UNKNOWN: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     pieces: vec::IntoIter<Piece>,
+    /// Content that is sent before the pieces.
+    whole: Option<Bytes>,
     /// Piece that did not fit into the last chunk.
     next: Option<Piece>,
     /// Pieces that arrive while the response is sent, instead of the others.
@@ -34,13 +36,19 @@ pub(super) struct ResponseBody {
 impl ResponseBody {
     pub(super) fn of(body: envelope::Body) -> Self {
         let bytes_left = body.bytes() as u64;
-        Self { pieces: body.into_pieces().into_iter(), next: None, stream: None, bytes_left }
+        Self {
+            pieces: body.into_pieces().into_iter(),
+            whole: None,
+            next: None,
+            stream: None,
+            bytes_left,
+        }
     }
 
     fn of_text(text: String) -> Self {
         let bytes_left = text.len() as u64;
         let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] };
-        Self { pieces: pieces.into_iter(), next: None, stream: None, bytes_left }
+        Self { pieces: pieces.into_iter(), whole: None, next: None, stream: None, bytes_left }
     }
 
     /// Creates a body that has no bytes, and ends when the stream does.
@@ -50,10 +58,26 @@ impl ResponseBody {
 
     /// Creates a body of `bytes_left` that arrive later.
     pub(super) fn of_stream(bytes_left: u64, stream: mpsc::Receiver<io::Result<Bytes>>) -> Self {
-        Self { pieces: Vec::new().into_iter(), next: None, stream: Some(stream), bytes_left }
+        Self {
+            pieces: Vec::new().into_iter(),
+            whole: None,
+            next: None,
+            stream: Some(stream),
+            bytes_left,
+        }
+    }
+
+    /// Creates a body of shared bytes. They are not copied.
+    pub(super) fn of_bytes(content: Bytes) -> Self {
+        let bytes_left = content.len() as u64;
+        let whole = Some(content).filter(|content| !content.is_empty());
+        Self { pieces: Vec::new().into_iter(), whole, next: None, stream: None, bytes_left }
     }
 
     fn chunk(&mut self) -> Option<Bytes> {
+        if let Some(whole) = self.whole.take() {
+            return Some(whole);
+        }
         let first = mem::take(&mut self.next).or_else(|| self.pieces.next())?;
         if first.as_ref().len() >= ALONE_BYTES {
             return Some(Bytes::from_owner(first));

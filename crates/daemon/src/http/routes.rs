@@ -11,11 +11,11 @@ use super::connection::{Caller, ServerContext};
 use super::console;
 use super::disks::{self, Direction};
 use super::response::{ResponseBody, last, text};
-use super::rpc::rpc;
+use super::rpc::{rpc, waste};
 use crate::peer::Origin;
 
 /// Path of the metrics for Prometheus.
-const METRICS: &str = "/metrics";
+pub(super) const METRICS: &str = "/metrics";
 /// Content type of the metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -39,33 +39,44 @@ pub(super) async fn answer(
 ) -> Result<Response<ResponseBody>, Closed> {
     let ServerContext { api_handler, consoles, stop, .. } = server_context;
     if caller.from == Origin::Unix && request.headers().contains_key(header::ORIGIN) {
-        return Ok(page());
+        return Ok(refused(request, page()).await);
     }
     let path = request.uri().path();
     match (request.method(), Encoding::of_path(path)) {
         (&Method::POST, Some(encoding)) => {
             rpc(encoding, request, &*api_handler, caller, stop).await
         }
-        (_, Some(_)) => Ok(other_method("POST")),
+        (_, Some(_)) => Ok(refused(request, other_method("POST")).await),
         (&Method::GET, None) if path == METRICS => {
             Ok(text(StatusCode::OK, OPENMETRICS, api_handler.metrics()))
         }
-        (_, None) if path == METRICS => Ok(other_method("GET")),
+        (_, None) if path == METRICS => Ok(refused(request, other_method("GET")).await),
         (&Method::CONNECT, None) if path == console::PATH => {
             Ok(console::console(request, caller, &*api_handler, &consoles, stop).await)
         }
         (&Method::GET, None) if path == console::PATH => {
             Ok(console::socket(request, caller, &*api_handler, &consoles, stop).await)
         }
-        (_, None) if path == console::PATH => Ok(other_method("CONNECT, GET")),
+        (_, None) if path == console::PATH => {
+            Ok(refused(request, other_method("CONNECT, GET")).await)
+        }
         (method, None) => match Direction::of_path(path) {
             Some(direction) if direction.method() == method.as_str() => {
                 Ok(disks::answer(direction, request, caller, &*api_handler).await)
             }
-            Some(direction) => Ok(other_method(direction.method())),
-            None => Ok(absent()),
+            Some(direction) => Ok(refused(request, other_method(direction.method())).await),
+            None => Ok(refused(request, absent()).await),
         },
     }
+}
+
+/// Discards a part of the body of a refused request, then answers.
+async fn refused(
+    request: Request<Incoming>,
+    response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    waste(request).await;
+    response
 }
 
 /// Refuses requests of web pages at the Unix socket. If the socket is forwarded to a TCP port, any
@@ -76,7 +87,7 @@ fn page() -> Response<ResponseBody> {
     last(text(StatusCode::FORBIDDEN, "text/plain", why.to_owned()))
 }
 
-/// Answers an unknown path. The body stays unread, so the connection ends.
+/// Answers an unknown path. A long body stays unread, so the connection ends.
 fn absent() -> Response<ResponseBody> {
     let why = "There is nothing at this path. Calls go to /jsonrpc or, in XML-RPC, to /.\n";
     last(text(StatusCode::NOT_FOUND, "text/plain", why.to_owned()))

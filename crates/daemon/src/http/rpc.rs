@@ -110,7 +110,7 @@ async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
     if size_hint > limit as u64 {
         // A client that sent `Expect: 100-continue` has not sent its body.
         if !expects {
-            waste(&mut body).await;
+            discard(&mut body).await;
         }
         return Err(BodyError::Bad(BadBody::TooLarge { limit }));
     }
@@ -119,7 +119,7 @@ async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
         let Ok(frame) = frame else { return Err(BodyError::Gone) };
         let Ok(data) = frame.into_data() else { continue };
         if all.len() + data.len() > limit {
-            waste(&mut body).await;
+            discard(&mut body).await;
             return Err(BodyError::Bad(BadBody::TooLarge { limit }));
         }
         all.extend_from_slice(&data);
@@ -127,9 +127,16 @@ async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
     Ok(all)
 }
 
+/// Discards a part of the body of a request that is refused, so that its sender reads the response.
+pub(super) async fn waste(request: Request<Incoming>) {
+    if !request.headers().contains_key(header::EXPECT) {
+        discard(&mut request.into_body()).await;
+    }
+}
+
 /// Discards the rest of a body for a while. If the connection closed while data arrives, TCP would
 /// reset it and the response would be lost.
-pub(super) async fn waste(body: &mut Incoming) {
+pub(super) async fn discard(body: &mut Incoming) {
     let wasting = async {
         let mut wasted = 0;
         while let Some(Ok(frame)) = next(body).await {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::{HEAD_DEADLINE, ServerContext};
 use super::limits::ConnectionLimiter;
-use super::{ApiHandler, ApiListener, console, stopped};
+use super::{ApiHandler, ApiListener, WebPages, console, stopped};
 
 /// Time that calls under way may take after a stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -27,8 +27,13 @@ pub struct Server {
 
 impl Server {
     /// Starts to serve these listeners. `api_handler` carries out the calls.
-    pub fn begin(api_listeners: Vec<ApiListener>, api_handler: &Arc<dyn ApiHandler>) -> Self {
-        Self::patient(api_listeners, api_handler, HEAD_DEADLINE, &ConnectionLimiter::default())
+    pub fn begin(
+        api_listeners: Vec<ApiListener>,
+        api_handler: &Arc<dyn ApiHandler>,
+        pages: WebPages,
+    ) -> Self {
+        let connection_limiter = ConnectionLimiter::default();
+        Self::patient(api_listeners, api_handler, HEAD_DEADLINE, &connection_limiter, pages)
     }
 
     pub(super) fn patient(
@@ -36,14 +41,17 @@ impl Server {
         api_handler: &Arc<dyn ApiHandler>,
         head_deadline: Duration,
         connection_limiter: &ConnectionLimiter,
+        pages: WebPages,
     ) -> Self {
+        let pages = Arc::new(pages);
         let stop = watch::Sender::new(false);
         let consoles = Arc::new(Semaphore::new(console::OPEN_MAX));
         let mut tasks = JoinSet::new();
         for api_listener in api_listeners {
             let (api_handler, consoles) = (Arc::clone(api_handler), Arc::clone(&consoles));
+            let (pages, stop) = (Arc::clone(&pages), stop.subscribe());
             let server_context =
-                ServerContext { api_handler, head_deadline, consoles, stop: stop.subscribe() };
+                ServerContext { api_handler, head_deadline, consoles, pages, stop };
             tasks.spawn(serve(api_listener, server_context, connection_limiter.clone()));
         }
         Self { stop, doors: tasks }

@@ -18,7 +18,7 @@ use xenapi::table::{FieldIx, sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
 use crate::app::AppState;
-use crate::calls::vbd::create::limited;
+use crate::calls::vbd::create::{limited, tuned};
 use crate::db::{Ref, Tx, View, WriteRecord};
 use crate::dispatch::{Ctx, Hook};
 use crate::ops::live_settings::{LiveSettings, apply};
@@ -31,7 +31,7 @@ pub(crate) const HOOKS: &[Hook] = &[
     Hook { field: "VBD.userdevice", check: number, follow: None },
     Hook { field: "VBD.qos_algorithm_type", check: kept, follow: Some(follow) },
     Hook { field: "VBD.qos_algorithm_params", check: kept_with_type, follow: Some(follow) },
-    Hook { field: "VBD.other_config", check: |_, _, _| Ok(()), follow: Some(follow) },
+    Hook { field: "VBD.other_config", check: other_config, follow: Some(follow) },
 ];
 
 /// Time limit for the statistics of a datapath.
@@ -93,6 +93,10 @@ fn number(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
         }
     }
     tx.set(slot, vbd::Field::userdevice, Value::text(number.to_string()))
+}
+
+fn other_config(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    tuned(&pairs(&tx.view(), slot, vbd::Field::other_config)?)
 }
 
 fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {

@@ -25,6 +25,7 @@
 //! # How to test
 //! An in-memory [`Store`] outlives the database and can run out of space.
 
+mod copy;
 mod error;
 mod load;
 mod row;
@@ -44,6 +45,7 @@ use toolstack::store::{Store, StoreError};
 use xenapi::{ApiError, Date, Value};
 
 use crate::db::{Db, DeriveHook, Random, Tx};
+pub use copy::copy;
 pub use error::{CloseError, OpenError};
 pub use waiter::PersistenceWaiter;
 use writer::Writer;

@@ -7,14 +7,15 @@ use error_causes::error_chain;
 use model::id::{Domid, VmId};
 use model::plan::MachineOp;
 use model::refusal::Refusal;
-use model::vm::exits::{DomainExit, ExitAction, ExitPolicy, next, restart_delay};
+use model::vm::exits::{
+    CRASH_WINDOW, CRASHES_MAX, DomainExit, ExitAction, ExitPolicy, is_crash, next, restart_delay,
+};
 use model::vm::{PowerState, VmOp};
-use tokio::time::sleep;
 use toolstack::machines::OpError;
 use xenapi::table::{vm, vm_metrics};
 use xenapi::{ApiError, Date, Value};
 
-use super::pending_ops::start;
+use super::restarts;
 use crate::app::AppState;
 use crate::db::{Db, Ref, Tx};
 use crate::ops::current_ops::CurrentOp;
@@ -38,7 +39,20 @@ struct ExitedGuest {
 pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: DomainExit) {
     let Ok(it) = read(&app.db, vm, app.clock.date()) else { return };
     let mut then = next(exit, &it.after);
-    let delay = restart_delay(exit, it.ran);
+    let restarts = then == ExitAction::Restart && is_crash(exit);
+    let crashes = if restarts { app.restarts.crashed(vm, it.ran) } else { 0 };
+    let delay = restart_delay(exit, it.ran, crashes);
+    if crashes >= CRASHES_MAX {
+        // A start by a user counts from the beginning.
+        app.restarts.call_off(app, vm);
+        let why = format!(
+            "It crashed {crashes} times, each within {} s of its start; it is not started again. \
+             See its console and its disks, then start it",
+            CRASH_WINDOW.as_secs()
+        );
+        report(app, &it, "VM_RESTART_FAILED", &why);
+        then = ExitAction::Halt;
+    }
     if then == ExitAction::Restart
         && let Err(why) = bootable(&app.db, vm, &app.settings.boot)
     {
@@ -66,7 +80,12 @@ pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: Dom
         VmOpRequest { pending_op_intent, ..work(app, &it, domid, (exit, then), op) };
     let caller = OpCaller::nobody();
     match run_vm_op(app, &caller, &vm_op_request).await {
-        Ok(()) if waits => restart(app, &it, delay, &caller.key).await,
+        Ok(()) if waits => {
+            let of = (it.vm, &it.machine, &*it.name);
+            if let Err(why) = restarts::restart(app, of, delay, &caller.key).await {
+                report(app, &it, "VM_RESTART_FAILED", &why);
+            }
+        }
         Ok(()) => {}
         Err(error) => failed(app, &it, &error),
     }
@@ -161,15 +180,6 @@ fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::NotAllowed("the machine has another domain by now, or none".into()))
-}
-
-/// Starts the VM again after a delay, unless another operation comes first.
-async fn restart(app: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
-    sleep(delay).await;
-    match start(app, &it.machine, by).await {
-        Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
-        Err(error) => report(app, it, "VM_RESTART_FAILED", &error_chain(&error)),
-    }
 }
 
 fn report(app: &AppState, it: &ExitedGuest, name: &str, why: &str) {

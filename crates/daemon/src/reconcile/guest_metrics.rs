@@ -112,6 +112,17 @@ fn are_reported(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAd
     kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(is_reported)
 }
 
+/// Returns the version of an agent, whole and as the numbers that clients of XenServer show. A
+/// number that the version lacks is 0.
+fn driver_version(agent: String) -> BTreeMap<String, String> {
+    let digits = |text: &str| -> String { text.chars().take_while(char::is_ascii_digit).collect() };
+    let mut numbers = agent.split(['.', '-', ' ']).map(digits);
+    let mut next = || numbers.next().filter(|number| !number.is_empty());
+    let parts = ["major", "minor", "micro", "build"]
+        .map(|part| (part.to_owned(), next().unwrap_or_else(|| "0".to_owned())));
+    parts.into_iter().chain([("agent".to_owned(), agent)]).collect()
+}
+
 /// Records the report of an agent. An unchanged report makes no change.
 fn record_report(
     tx: &mut Tx<'_>,
@@ -120,7 +131,7 @@ fn record_report(
     now: Value,
 ) -> Result<(), ApiError> {
     let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let agent = BTreeMap::from([("agent".to_owned(), report.agent)]);
+    let agent = driver_version(report.agent);
     let yes = || Value::text("yes");
     let fields = [
         (vm_guest_metrics::Field::os_version, map(report.os)),

@@ -27,6 +27,7 @@ mod guest_metrics;
 mod guest_poller;
 mod pending_ops;
 pub(crate) mod pifs;
+pub(crate) mod restarts;
 mod sr_connect;
 
 use std::sync::Arc;
@@ -99,6 +100,7 @@ pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) 
     pending_ops::begin_starts(app, starts, same_boot);
     vbd::reapply(app);
     vif::reapply(app);
+    pif::management::refresh(app).await;
     pif::replug(app);
 }
 

@@ -109,7 +109,9 @@ fn is_wanted(view: &View<'_>, pif: &Ref) -> bool {
         view.get(pif, pif::Field::other_config),
         Ok(Value::Map(config)) if config.contains_key(OWED)
     );
-    is_owed || flag(view, pif, pif::Field::currently_attached) == Ok(true)
+    let is_plugged = is_owed || flag(view, pif, pif::Field::currently_attached) == Ok(true);
+    // The toolstack does not plug what the host's own tools manage.
+    is_plugged && flag(view, pif, pif::Field::managed) == Ok(true)
 }
 
 /// Sets or removes the pending plug of a PIF.

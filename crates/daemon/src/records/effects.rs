@@ -6,7 +6,9 @@ use model::id::{Domid, VmId};
 use model::plan::Effect;
 use model::vbd::DeviceNumber;
 use model::vm::PowerState;
-use xenapi::table::{Class, console, host, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics};
+use xenapi::table::{
+    Class, console, host, network, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics,
+};
 use xenapi::{ApiError, Date, NULL_REF, Value};
 
 use super::fields::{bytes, flag, int, reference, references, text};
@@ -23,7 +25,8 @@ pub(super) fn is_recorded(effect: &Effect) -> bool {
 
 /// Writes effects in one change. Skips devices that no longer exist.
 ///
-/// Returns whether the VM has a new domain whose guest does not run yet.
+/// `url` is that of the server, for consoles. Returns whether the VM has a new domain whose guest
+/// does not run yet.
 ///
 /// # Errors
 /// `UUID_INVALID` if the VM does not exist.
@@ -32,7 +35,7 @@ pub(super) fn write(
     id: VmId,
     effects: &[Effect],
     fresh: bool,
-    now: Date,
+    (now, url): (Date, &str),
 ) -> Result<bool, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &id.to_string())?.clone();
     let was = int(&tx.view(), &machine, vm::Field::domid)?;
@@ -54,6 +57,11 @@ pub(super) fn write(
             Effect::Vif(vif, plugged) => {
                 if let Some(one) = of(tx, &vif::CLASS, vif.to_string()) {
                     tx.set(&one, vif::Field::currently_attached, Value::Bool(*plugged))?;
+                    let net = reference(&tx.view(), &one, vif::Field::network)?;
+                    let mtu = tx.view().get(&net, network::Field::MTU).cloned();
+                    if *plugged && let Ok(mtu) = mtu {
+                        tx.set(&one, vif::Field::MTU, mtu)?;
+                    }
                 }
             }
             Effect::Domid(domid) => {
@@ -74,8 +82,8 @@ pub(super) fn write(
     let up = matches!(power, Some(PowerState::Running | PowerState::Paused));
     match power {
         Some(PowerState::Halted | PowerState::Suspended) => down(tx, &machine)?,
-        Some(_) if fresh => begun(tx, &machine, now)?,
-        Some(_) => here(tx, &machine)?,
+        Some(_) if fresh => begun(tx, &machine, now, url)?,
+        Some(_) => here(tx, &machine, url)?,
         None => {}
     }
     if let Some(power) = power {
@@ -101,8 +109,8 @@ fn of(tx: &Tx<'_>, class: &'static Class, uuid: String) -> Option<Ref> {
 }
 
 /// Records a new domain.
-fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
-    here(tx, machine)?;
+fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date, url: &str) -> Result<(), ApiError> {
+    here(tx, machine, url)?;
     let view = tx.view();
     let metrics = reference(&view, machine, vm::Field::metrics)?;
     let memory = bytes(&view, machine, vm::Field::memory_static_max)?;
@@ -119,22 +127,25 @@ fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
 }
 
 /// Records that the VM has a domain on this host: its residence and its console.
-fn here(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
+fn here(tx: &mut Tx<'_>, machine: &Ref, url: &str) -> Result<(), ApiError> {
     let host = tx.view().all(&host::CLASS).next().map(|host| host.reference().clone());
     let Some(host) = host else { return Ok(()) };
     tx.set(machine, vm::Field::resident_on, host.value())?;
     if !references(&tx.view(), machine, vm::Field::consoles)?.is_empty() {
         return Ok(());
     }
-    let address = text(&tx.view(), &host, host::Field::address)?.to_owned();
     let given = vec![
         (console::Field::protocol.into(), Value::text("vt100")),
         (console::Field::VM.into(), machine.value()),
     ];
     let made = tx.create(&console::CLASS, given)?;
-    let uuid = text(&tx.view(), &made, console::Field::uuid)?.to_owned();
-    let location = format!("https://{address}/console?uuid={uuid}");
-    tx.set(&made, console::Field::location, Value::text(location))
+    locate_console(tx, &made, url)
+}
+
+/// Sets the URL of a console. `url` is that of the server, without a path.
+pub(crate) fn locate_console(tx: &mut Tx<'_>, one: &Ref, url: &str) -> Result<(), ApiError> {
+    let uuid = text(&tx.view(), one, console::Field::uuid)?.to_owned();
+    tx.set(one, console::Field::location, Value::text(format!("{url}/console?uuid={uuid}")))
 }
 
 /// Records that the VM has no domain.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::nic::NicLimits;
-use model::vif::{FLOOD_LIMIT, LockingMode, VifSettings, check_limits, limits};
+use model::vif::{FLOOD_LIMIT, LockingMode, QUEUES, VifSettings, check_limits, limits};
 use xenapi::table::{FieldIx, network, vif};
 use xenapi::{ApiError, Value, codes};
 
@@ -19,12 +19,14 @@ struct Fields<'a> {
     ipv4: Vec<String>,
     ipv6: Vec<String>,
     flood: Option<String>,
+    queues: Option<String>,
 }
 
 impl<'a> Fields<'a> {
     fn read(view: &View<'a>, device: &Ref) -> Result<Self, ApiError> {
         let mode = LockingMode::parse(text(view, device, vif::Field::locking_mode)?);
         let net = reference(view, device, vif::Field::network)?;
+        let mut other_config = pairs(view, device, vif::Field::other_config)?;
         // A VIF without its network cannot be plugged, so the default does not matter.
         let default = text(view, &net, network::Field::default_locking_mode).unwrap_or_default();
         Ok(Self {
@@ -35,13 +37,14 @@ impl<'a> Fields<'a> {
             closed: default == LockingMode::Disabled.name(),
             ipv4: texts(view, device, vif::Field::ipv4_allowed)?,
             ipv6: texts(view, device, vif::Field::ipv6_allowed)?,
-            flood: pairs(view, device, vif::Field::other_config)?.remove(FLOOD_LIMIT),
+            flood: other_config.remove(FLOOD_LIMIT),
+            queues: other_config.remove(QUEUES),
         })
     }
 
     fn asked(&self) -> VifSettings<'_> {
-        let Self { algorithm, params, mode, closed, ipv4, ipv6, flood } = self;
-        let flood = flood.as_deref();
+        let Self { algorithm, params, mode, closed, ipv4, ipv6, flood, queues } = self;
+        let (flood, queues) = (flood.as_deref(), queues.as_deref());
         VifSettings {
             algorithm,
             params,
@@ -50,6 +53,7 @@ impl<'a> Fields<'a> {
             ipv4,
             ipv6,
             flood,
+            queues,
         }
     }
 }

@@ -41,15 +41,17 @@ pub struct DbRecords {
     /// Directories of kernels and ramdisks.
     boot: BootDirs,
     deadlines: Deadlines,
+    /// URL of the server without a path, for consoles.
+    url: String,
     /// VMs with a new domain whose CPUs have not run yet.
     fresh: Mutex<BTreeSet<VmId>>,
 }
 
 impl DbRecords {
     /// Creates the reader of this database. Kernels and ramdisks may come from these directories
-    /// only.
-    pub fn new(db: Db, clock: Clock, boot: BootDirs, deadlines: Deadlines) -> Self {
-        Self { db, clock, boot, deadlines, fresh: Mutex::default() }
+    /// only. `url` is that of the server without a path, for consoles.
+    pub fn new(db: Db, clock: Clock, boot: BootDirs, deadlines: Deadlines, url: String) -> Self {
+        Self { db, clock, boot, deadlines, url, fresh: Mutex::default() }
     }
 }
 
@@ -136,7 +138,8 @@ impl Records for DbRecords {
         let mut all = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let was = all.contains(&vm);
         let now = self.clock.date();
-        let Ok(fresh) = self.db.write_observed(|tx| effects::write(tx, vm, effects, was, now))
+        let Ok(fresh) =
+            self.db.write_observed(|tx| effects::write(tx, vm, effects, was, (now, &self.url)))
         else {
             all.remove(&vm);
             return;

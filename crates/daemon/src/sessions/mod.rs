@@ -65,6 +65,17 @@ pub struct Session {
     pub from: Origin,
 }
 
+impl Session {
+    /// Returns the key under which permits are counted. A user below pool-operator has one for all
+    /// sessions, because any number of sessions would be a way around a limit.
+    pub fn limit_key(&self) -> Ref {
+        match self.role >= Role::PoolOperator {
+            true => self.reference.clone(),
+            false => Ref::from(self.user.as_str()),
+        }
+    }
+}
+
 /// User who may begin a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthenticatedUser {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use toolstack::machines::CancelToken;
-use xenapi::table::task;
+use xenapi::table::{Role, task};
 use xenapi::{ApiError, Value, codes};
 
 use super::{RunningTask, TaskHandle, own, record};
@@ -33,13 +33,19 @@ pub fn carry(ctx: &mut Ctx, label: &str, named: Option<&Ref>) -> Result<(), ApiE
         }
         None => {
             let session = ctx.session.reference.clone();
+            let bounded = ctx.session.role < Role::PoolOperator;
             let call_permit = Arc::new(app.call_limiter.take(&session)?);
             let made = app.db.write_observed(|tx| {
                 let it = record::make(tx, &app, label, "")?;
                 cancellable(tx, &it)?;
                 let cancel = Some(cancel.clone());
-                let running_task =
-                    RunningTask { cancel, doomed: false, session, _place: call_permit };
+                let running_task = RunningTask {
+                    cancel,
+                    doomed: false,
+                    session,
+                    bounded,
+                    _place: Some(call_permit),
+                };
                 app.tasks.enter(&it, &ctx.session.user, running_task);
                 Ok(it)
             });

@@ -23,7 +23,7 @@ impl Tasks {
                 return (overdue, Some(due));
             }
             if let Some((_, it)) = inner.ended.pop_front() {
-                inner.owners.remove(&it);
+                inner.forget(&it);
                 overdue.push(it);
             }
         }

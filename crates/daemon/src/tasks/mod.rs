@@ -37,8 +37,8 @@ use xenapi::{ApiError, Value, codes};
 pub use carry::carry;
 pub use expiry::expire_loop;
 pub use record::result_text;
-pub(crate) use start::ProgressMeter;
 pub use start::{Cancellable, TaskHandle, begin};
+pub(crate) use start::{ProgressMeter, of_server};
 pub use state::Status;
 
 use crate::app::AppState;
@@ -46,6 +46,11 @@ use crate::db::Ref;
 use crate::dispatch::Ctx;
 use crate::dispatch::limits::{CallLimiter, CallPermit, MAX_PENDING};
 
+/// Most bytes of a text in a task that a client of a user below pool-operator carries out. Such tasks
+/// need no role.
+pub const CLIENT_TEXT_BYTES_MAX: usize = 4 << 10;
+/// Most ended tasks of one user below pool-operator that clients carried out.
+pub const MAX_ENDED_OF_USER: usize = 200;
 /// Time that an ended task stays.
 pub const KEPT: Duration = Duration::from_secs(65 * 60);
 /// Most ended tasks that stay for this time.
@@ -71,6 +76,8 @@ struct Inner {
     /// Ended tasks in order of their ends.
     ended: VecDeque<(Instant, Ref)>,
     owners: HashMap<Ref, Arc<str>>,
+    /// Ended tasks that clients of users below pool-operator carried out, by user, in order.
+    ended_of_users: HashMap<Arc<str>, VecDeque<Ref>>,
 }
 
 /// Task under way.
@@ -80,8 +87,35 @@ struct RunningTask {
     cancel: Option<CancelToken>,
     /// Whether the task is destroyed when it ends.
     doomed: bool,
+    /// Whether the ended tasks of its user are bounded.
+    bounded: bool,
     session: Ref,
-    _place: Arc<CallPermit>,
+    /// Permit of the call. `None` for a task of the server.
+    _place: Option<Arc<CallPermit>>,
+}
+
+impl Inner {
+    /// Enters an ended task of a user whose ended tasks are bounded. Returns the user's oldest one if
+    /// they are too many.
+    fn surplus(&mut self, it: &Ref) -> Option<Ref> {
+        let owner = self.owners.get(it)?.clone();
+        let of_user = self.ended_of_users.entry(owner).or_default();
+        of_user.push_back(it.clone());
+        let surplus = (of_user.len() > MAX_ENDED_OF_USER).then(|| of_user.pop_front()).flatten()?;
+        self.owners.remove(&surplus);
+        self.ended.retain(|(_, ended)| *ended != surplus);
+        Some(surplus)
+    }
+
+    /// Forgets an ended task that is destroyed.
+    fn forget(&mut self, it: &Ref) {
+        let Some(owner) = self.owners.remove(it) else { return };
+        let Some(of_user) = self.ended_of_users.get_mut(&owner) else { return };
+        of_user.retain(|ended| ended != it);
+        if of_user.is_empty() {
+            self.ended_of_users.remove(&owner);
+        }
+    }
 }
 
 impl Tasks {
@@ -119,16 +153,24 @@ pub fn take_over(app: &AppState) {
 /// Creates a task that a client carries out.
 ///
 /// # Errors
-/// `TOO_MANY_PENDING_TASKS` or `OUT_OF_SPACE`.
+/// `TOO_MANY_PENDING_TASKS`, `OUT_OF_SPACE`, or `VALUE_NOT_SUPPORTED` for a long text.
 pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, ApiError> {
+    check_text(ctx, "label", label.len())?;
+    check_text(ctx, "description", description.len())?;
     let tasks = &ctx.app.tasks;
-    let session = ctx.session.reference.clone();
-    let call_permit = tasks.theirs.take(&session).or_else(|_| {
+    let (session, key) = (ctx.session.reference.clone(), ctx.session.limit_key());
+    let call_permit = tasks.theirs.take(&key).or_else(|_| {
         end_orphaned(&ctx.app);
-        tasks.theirs.take(&session)
+        tasks.theirs.take(&key)
     })?;
-    let running_task =
-        RunningTask { cancel: None, doomed: false, session, _place: Arc::new(call_permit) };
+    let bounded = ctx.session.role < Role::PoolOperator;
+    let running_task = RunningTask {
+        cancel: None,
+        doomed: false,
+        bounded,
+        session,
+        _place: Some(Arc::new(call_permit)),
+    };
     let it = ctx.change(|tx| {
         let it = record::make(tx, &ctx.app, label, description)?;
         tasks.enter(&it, &ctx.session.user, running_task);
@@ -139,6 +181,18 @@ pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, Ap
         return Err(error);
     }
     Ok(it)
+}
+
+/// Checks the length of a text in a task that a client carries out, in bytes.
+///
+/// # Errors
+/// `VALUE_NOT_SUPPORTED` with this field.
+pub fn check_text(ctx: &Ctx, field: &str, bytes: usize) -> Result<(), ApiError> {
+    if bytes <= CLIENT_TEXT_BYTES_MAX || ctx.session.role >= Role::PoolOperator {
+        return Ok(());
+    }
+    let why = format!("{bytes} bytes; at most {CLIENT_TEXT_BYTES_MAX} are kept");
+    Err(codes::value_not_supported(field, "", why))
 }
 
 /// Requests the cancellation of a task. An ended task stays as it is.
@@ -188,7 +242,7 @@ pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
         }
         inner.live.remove(it);
         inner.ended.retain(|(_, ended)| ended != it);
-        inner.owners.remove(it);
+        inner.forget(it);
     }
     ctx.app.db.write_observed(|tx| tx.destroy(&task::CLASS, it))
 }
@@ -238,23 +292,27 @@ fn finish(
     it: &Ref,
     write: impl FnOnce(&mut crate::db::Tx<'_>) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
-    let doomed = {
+    let (doomed, surplus) = {
         let mut inner = app.tasks.inner();
         let Some(running_task) = inner.live.remove(it) else {
             // The task has ended already or does not exist.
             return Ok(());
         };
-        let doomed = running_task.doomed;
+        let (doomed, bounded) = (running_task.doomed, running_task.bounded);
         if doomed {
             inner.owners.remove(it);
         } else {
             inner.ended.push_back((app.clock.now(), it.clone()));
         }
-        doomed
+        (doomed, if doomed || !bounded { None } else { inner.surplus(it) })
     };
     // The task has ended, so this change must not be rolled back.
     app.db.write_observed(|tx| {
         write(tx)?;
+        if let Some(surplus) = &surplus {
+            // It may be destroyed already.
+            let _gone = tx.destroy(&task::CLASS, surplus);
+        }
         if doomed { tx.destroy(&task::CLASS, it) } else { Ok(()) }
     })?;
     app.tasks.ended.notify_one();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::CancelToken;
 use xenapi::table::task;
-use xenapi::{Value, codes};
+use xenapi::{ApiError, NULL_REF, Value, codes};
 
 use super::{RunningTask, end, record};
 use crate::app::AppState;
@@ -112,6 +112,35 @@ pub async fn begin(
     entered.await.unwrap_or_else(|_| Err(codes::internal("the call panicked; see the server log")))
 }
 
+/// Creates a task for work that the server does by itself. Clients with the role pool-operator can
+/// cancel it. The caller ends it.
+///
+/// # Errors
+/// Only if the class table is inconsistent, which is a bug.
+pub(crate) fn of_server(
+    app: &Arc<AppState>,
+    label: &str,
+    description: &str,
+) -> Result<TaskHandle, ApiError> {
+    let cancel = CancelToken::new();
+    let reference = app.db.write_observed(|tx| {
+        let it = record::make(tx, app, label, description)?;
+        let allowed = Value::Set(vec![Value::text("cancel")]);
+        tx.set(&it, task::Field::allowed_operations, allowed)?;
+        let session = Ref::from(NULL_REF);
+        let running_task = RunningTask {
+            cancel: Some(cancel.clone()),
+            doomed: false,
+            bounded: false,
+            session,
+            _place: None,
+        };
+        app.tasks.enter(&it, "", running_task);
+        Ok(it)
+    })?;
+    Ok(TaskHandle { app: app.clone(), reference, cancel })
+}
+
 /// Creates and stores the record, and starts the call.
 async fn enter(
     mut ctx: Ctx,
@@ -129,7 +158,13 @@ async fn enter(
         }
         let session = ctx.session.reference.clone();
         let (cancel, call_permit) = (Some(cancel.clone()), call_permit.clone());
-        let running_task = RunningTask { cancel, doomed: false, session, _place: call_permit };
+        let running_task = RunningTask {
+            cancel,
+            doomed: false,
+            bounded: false,
+            session,
+            _place: Some(call_permit),
+        };
         app.tasks.enter(&it, &ctx.session.user, running_task);
         Ok((it, tx.generation()))
     };

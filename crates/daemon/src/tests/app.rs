@@ -21,6 +21,7 @@ use crate::auth::Users;
 use crate::bootstrap::{self, BootstrapInput, CpuFacts, DefaultSr, HostFacts, Product};
 use crate::clock::tests::Hands;
 use crate::db::{Db, Ref};
+use crate::dispatch::limits::{CallLimiter, MAX_WAITS_OF_USER};
 use crate::dispatch::{CallResult, Ctx, dispatch, text};
 use crate::options::CalibrateMode;
 use crate::peer::{Origin, Peer};
@@ -44,6 +45,9 @@ pub(crate) struct TestApp {
 
 /// Longest time for a call to an SR. Calls that work return at once.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(4);
+
+/// URL of the server.
+pub(crate) const URL: &str = "https://127.0.0.1:8443";
 
 /// Returns a client on the Unix socket.
 pub(crate) fn peer() -> Peer {
@@ -70,6 +74,7 @@ pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
     let setup = BootstrapInput {
         host: facts,
         address: "127.0.0.1",
+        url: URL,
         product: &product,
         kinds: &[Arc::new(SimSr::new(&Sim::new(), "dir"))],
         bridge: "rwbr0",
@@ -119,6 +124,7 @@ impl TestApp {
             queue_deadline: Duration::from_secs(1),
             limits: StepLimits::default(),
             calibrate: CalibrateMode::Auto,
+            certificate: "-----BEGIN CERTIFICATE-----".to_owned(),
         };
         let drivers = sim::drivers(&sim);
         let first_domid = first_domid(&db);
@@ -132,6 +138,7 @@ impl TestApp {
             clock.clone(),
             BootDirs::default(),
             Deadlines::default(),
+            URL.to_owned(),
         ));
         let machines = Machines::new(drivers.clone(), records, work);
         let app = Arc::new(AppState {
@@ -140,7 +147,9 @@ impl TestApp {
             sessions: Sessions::new(hands.clock(), users),
             tasks: Default::default(),
             call_limiter: Default::default(),
+            wait_limiter: CallLimiter::new(usize::MAX, MAX_WAITS_OF_USER),
             writes: Default::default(),
+            restarts: Default::default(),
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
             drivers,

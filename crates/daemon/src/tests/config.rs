@@ -19,7 +19,8 @@ async fn bounds_of_memory_and_cpus_do_not_cross() {
     assert_eq!(sim_host.get(&machine, vm::Field::memory_target), Value::Int(512 << 20));
     let set = |value: i64| [machine.value(), Value::Int(value)];
     let refused = sim_host.refused("VM.set_VCPUs_at_startup", set(2)).await;
-    assert_eq!(refused, ["INVALID_VALUE", "VCPUs_at_startup", "2"]);
+    let rule = "VCPU values must satisfy: 1 <= VCPUs_at_startup <= VCPUs_max <= 255";
+    assert_eq!(refused, ["INVALID_VALUE", rule, "2"]);
     sim_host.done("VM.set_VCPUs_max", set(4)).await;
     sim_host.done("VM.set_VCPUs_at_startup", set(2)).await;
     sim_host.start(&machine).await;
@@ -66,7 +67,7 @@ async fn a_template_that_asks_for_nonsense_is_told_so() {
     sim_host.done("VM.remove_from_other_config", key).await;
     sim_host.done("VM.provision", [twice.value()]).await;
     let refused = sim_host.refused("VM.provision", [twice.value()]).await;
-    assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+    assert_eq!(refused[0], "PROVISION_ONLY_ALLOWED_ON_TEMPLATE");
     sim_host.done("VM.set_is_a_template", [machine.value(), yes()]).await;
     let refused = sim_host.refused("VM.start", [machine.value(), no(), no()]).await;
     assert_eq!(refused, ["VM_IS_TEMPLATE", machine.as_str()]);

@@ -69,7 +69,16 @@ async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
     for (field, value) in [
         (Field::os_version, map(os)),
         (Field::networks, map(networks)),
-        (Field::PV_drivers_version, map(texts(&[("agent", "8.1")]))),
+        (
+            Field::PV_drivers_version,
+            map(texts(&[
+                ("agent", "8.1"),
+                ("major", "8"),
+                ("minor", "1"),
+                ("micro", "0"),
+                ("build", "0"),
+            ])),
+        ),
         (Field::PV_drivers_up_to_date, yes()),
         (Field::can_use_hotplug_vbd, Value::text("yes")),
         (Field::can_use_hotplug_vif, Value::text("yes")),

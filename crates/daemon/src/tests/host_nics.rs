@@ -97,7 +97,7 @@ async fn a_card_is_introduced_by_name_or_address() {
     let [host, mac, device, _] = introduce("", "eth0");
     let made = sim_host.made("PIF.introduce", [host, mac, device, no()]).await;
     let refused = sim_host.refused("PIF.plug", [made.value()]).await;
-    assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+    assert_eq!(refused, ["PIF_UNMANAGED", made.as_str()]);
 }
 
 /// Makes joins of a bridge succeed without an answer. Notifies of each.
@@ -288,4 +288,121 @@ fn a_card_that_nobody_wants_any_more_is_not_plugged() {
             sim_host.sim.cards().into_iter().map(|(_, place)| place.is_some()).collect();
         assert_eq!(places, [false, false, true]);
     });
+}
+
+fn flag_of(sim_host: &SimulatedHost, pif: &Ref, field: pif::Field) -> bool {
+    sim_host.get(pif, field) == yes()
+}
+
+/// Clients take the management interface of a host as given.
+#[tokio::test]
+async fn the_device_that_reaches_the_host_has_a_record_from_the_start() {
+    let sim_host = SimulatedHost::new().await;
+    let manages = async || {
+        let found = sim_host.call("host.get_management_interface", [host(&sim_host).value()]).await;
+        Ref::from(text(&found))
+    };
+    let refresh = async || crate::calls::pif::management::refresh(&sim_host.test_app.app).await;
+    refresh().await;
+    assert!(manages().await.is_null(), "no device has the address");
+    sim_host.sim.add_card("eth0");
+    sim_host.sim.reach_by("eth0", Some("192.0.2.7".parse().unwrap()));
+    for _ in 0..2 {
+        refresh().await;
+        assert_eq!(pifs(&sim_host).len(), 1);
+    }
+    let first = manages().await;
+    assert!(flag_of(&sim_host, &first, pif::Field::currently_attached));
+    for (field, value) in [
+        (pif::Field::IP, "127.0.0.1"),
+        (pif::Field::netmask, "255.255.255.0"),
+        (pif::Field::gateway, "192.0.2.1"),
+        (pif::Field::DNS, "192.0.2.53"),
+        (pif::Field::ip_configuration_mode, "Static"),
+        (pif::Field::device, "eth0"),
+    ] {
+        assert_eq!(sim_host.get(&first, field), Value::text(value), "{field:?}");
+    }
+    // The host's tools manage it: nothing plugs, unplugs or forgets it, a restart included.
+    for method in ["PIF.plug", "PIF.unplug"] {
+        assert_eq!(
+            sim_host.refused(method, [first.value()]).await,
+            ["PIF_UNMANAGED", first.as_str()]
+        );
+    }
+    let refused = sim_host.refused("PIF.forget", [first.value()]).await;
+    assert_eq!(refused, ["PIF_IS_MANAGEMENT_INTERFACE", first.as_str()]);
+    crate::calls::pif::replug(&sim_host.test_app.app);
+    tokio::task::yield_now().await;
+    assert!(
+        flag_of(&sim_host, &first, pif::Field::currently_attached) && place(&sim_host).is_none()
+    );
+
+    // The address moves to a bridge, whose network then reaches what is behind it.
+    sim_host.sim.reach_by("eth0", None);
+    sim_host.sim.reach_by("br0", Some("192.0.2.7".parse().unwrap()));
+    let net = &sim_host.test_app.app.drivers.net;
+    net.create_bridge("br0", 1500).await.unwrap();
+    refresh().await;
+    let second = manages().await;
+    assert_ne!(second, first);
+    let of = Ref::from(text(&sim_host.get(&second, pif::Field::network)));
+    assert_eq!(sim_host.get(&of, network::Field::bridge), Value::text("br0"));
+    assert!(!flag_of(&sim_host, &first, pif::Field::management));
+    sim_host.done("PIF.forget", [first.value()]).await;
+}
+
+/// A plugged card whose network's bridge has the host's address is the management interface.
+#[tokio::test]
+async fn the_card_behind_the_bridge_of_the_address_is_the_management_interface() {
+    let sim_host = SimulatedHost::new().await;
+    sim_host.sim.add_card("eth0");
+    sim_host.done("PIF.scan", [host(&sim_host).value()]).await;
+    let pif = pifs(&sim_host).remove(0);
+    sim_host.done("PIF.plug", [pif.value()]).await;
+    let bridge = place(&sim_host).unwrap();
+    sim_host.sim.reach_by(&bridge, Some("192.0.2.7".parse().unwrap()));
+    crate::calls::pif::management::refresh(&sim_host.test_app.app).await;
+    assert_eq!(pifs(&sim_host).as_slice(), std::slice::from_ref(&pif));
+    assert!(flag_of(&sim_host, &pif, pif::Field::management));
+    assert_eq!(sim_host.get(&pif, pif::Field::device), Value::text("eth0"));
+    let refused = sim_host.refused("PIF.unplug", [pif.value()]).await;
+    assert_eq!(refused, ["PIF_IS_MANAGEMENT_INTERFACE", pif.as_str()]);
+}
+
+#[tokio::test]
+async fn vlans_bonds_and_addresses_are_refused_with_their_own_codes() {
+    let sim_host = SimulatedHost::new().await;
+    sim_host.sim.add_card("eth0");
+    sim_host.done("PIF.scan", [host(&sim_host).value()]).await;
+    let pif = pifs(&sim_host).remove(0);
+    let it = || pif.value();
+    let net = || sim_host.get(&pif, pif::Field::network);
+    let refused = async |method: &str, params: Vec<Value>| sim_host.refused(method, params).await;
+    for tag in [-1, 4095] {
+        let expected = ["VLAN_TAG_INVALID".to_owned(), tag.to_string()];
+        let tag = Value::Int(tag);
+        assert_eq!(refused("VLAN.create", vec![it(), tag.clone(), net()]).await, expected);
+        let from_pif = vec![it(), net(), tag.clone()];
+        assert_eq!(refused("pool.create_VLAN_from_PIF", from_pif).await, expected);
+        let of_device = vec![Value::text("eth0"), net(), tag];
+        assert_eq!(refused("pool.create_VLAN", of_device).await, expected);
+    }
+    let texts = |count: usize| vec![Value::text(""); count];
+    let calls = [
+        ("VLAN.create", vec![it(), Value::Int(7), net()]),
+        ("pool.create_VLAN_from_PIF", vec![it(), net(), Value::Int(7)]),
+        ("Bond.create", vec![net(), Value::Set(vec![it()]), Value::text("")]),
+        ("PIF.reconfigure_ip", [vec![it(), Value::text("DHCP")], texts(4)].concat()),
+        ("PIF.reconfigure_ipv6", [vec![it(), Value::text("None")], texts(3)].concat()),
+    ];
+    for (method, params) in &calls {
+        assert_eq!(refused(method, params.clone()).await, ["NOT_IMPLEMENTED", method]);
+    }
+    assert_eq!(refused("PIF.destroy", vec![it()]).await, ["PIF_IS_PHYSICAL", pif.as_str()]);
+    let unmanaged = |tx: &mut crate::db::Tx<'_>| tx.set(&pif, pif::Field::managed, no());
+    sim_host.test_app.app.db.change(unmanaged).unwrap();
+    for (method, params) in calls {
+        assert_eq!(refused(method, params).await, ["PIF_UNMANAGED", pif.as_str()], "{method}");
+    }
 }

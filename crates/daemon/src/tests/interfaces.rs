@@ -244,3 +244,31 @@ async fn an_interface_that_is_not_plugged_waits_for_no_switch() {
     }
     sim_host.assert_clean();
 }
+
+/// A plug that fails on the new network leaves the guest its interface on the former one.
+#[tokio::test]
+async fn a_move_that_fails_goes_back() {
+    let sim_host = SimulatedHost::new().await;
+    let (machine, net, vif) = machine(&sim_host).await;
+    sim_host.start(&machine).await;
+    let other = record([
+        ("name_label", Value::text("other")),
+        ("bridge", Value::text("br9")),
+        ("other_config", none()),
+    ]);
+    let other = sim_host.made("network.create", [other]).await;
+    let bridges = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&bridges);
+    // The first bridge that is created from now on is that of the new network.
+    sim_host.sim.rule(move |call| match call.call_kind {
+        CallKind::CreateBridge if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
+            SimBehaviour::ends(SimResult::Fails)
+        }
+        _ => SimBehaviour::default(),
+    });
+    let moved = sim_host.test_app.call("VIF.move", [vif.value(), other.value()]).await;
+    let error = moved.unwrap_err();
+    assert_eq!(error.code, "DEVICE_ATTACH_REJECTED", "{error:?}");
+    assert_eq!(sim_host.get(&vif, vif::Field::network), net.value());
+    assert_eq!(sim_host.get(&vif, vif::Field::currently_attached), yes());
+}

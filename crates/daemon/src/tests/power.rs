@@ -4,6 +4,7 @@ use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{class, console, host, vbd, vdi, vm, vm_metrics};
 use xenapi::{Date, NULL_REF, Value};
 
+use super::app::URL;
 use super::simulated_host::*;
 use crate::calls::vm_lifecycle;
 use crate::records::fields::reference;
@@ -34,6 +35,8 @@ async fn a_machine_is_installed_started_and_shut_down() {
     let [line] = consoles.as_slice() else { panic!("{consoles:?}") };
     let line = Ref::from(text(line));
     assert_eq!(sim_host.get(&line, console::Field::protocol), Value::text("vt100"));
+    let place = sim_host.get(&line, console::Field::location);
+    assert!(text(&place).starts_with(&format!("{URL}/console?uuid=")), "{place:?}");
     let again = sim_host.refused("VM.start", [machine.value(), no(), no()]).await;
     assert_eq!(again, ["VM_BAD_POWER_STATE", machine.as_str(), "halted", "running"]);
     sim_host.done("VM.clean_shutdown", [machine.value()]).await;

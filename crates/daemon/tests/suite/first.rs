@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::process::file_tail;
+use testkit::process::{eventually, file_tail};
 use testkit::ringwayd::Ringwayd;
 use testkit::ringwayd::fleet;
 use xenapi::Value;
@@ -207,9 +207,15 @@ fn records_are_carried_to_another_place_as_text() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let file = place.dir.path().join("export");
-    let (code, output) = run(&["--export"], &file, &place);
-    assert_eq!(code, Some(1), "a daemon has it");
-    assert!(output.contains("another state directory") && !file.exists(), "{output}");
+    // A daemon that serves makes the export itself.
+    assert_eq!(run(&["--export"], &file, &place).0, Some(0));
+    let live = Place::new();
+    assert_eq!(run(&["--import"], &file, &live).0, Some(0));
+    let names = |all: &[(String, xenapi::client::Record)]| -> Vec<(String, String)> {
+        all.iter().map(|(it, vm)| (it.clone(), vm.text("name_label").to_owned())).collect()
+    };
+    assert_eq!(names(&live.start().root().records("VM").unwrap()), names(&machines));
+    fs::remove_file(&file).unwrap();
     daemon.process.end(Signal::TERM);
     assert_eq!(run(&["--export"], &file, &place).0, Some(0));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -228,10 +234,31 @@ fn records_are_carried_to_another_place_as_text() {
     assert!(code == Some(1) && output.contains("nothing was imported"), "{output}");
     assert_eq!(run(&["--import"], &file, &other).0, Some(0));
     let again = other.start().root().records("VM").unwrap();
-    let names = |all: &[(String, xenapi::client::Record)]| -> Vec<(String, String)> {
-        all.iter().map(|(it, vm)| (it.clone(), vm.text("name_label").to_owned())).collect()
-    };
     assert_eq!(names(&again), names(&machines));
+}
+
+/// Without its records a daemon would begin a new pool, and its machines and disks were lost to it.
+#[test]
+fn records_that_are_missing_are_no_first_start() {
+    let place = Place::new();
+    let mut daemon = place.start();
+    let copies = place.dir.path().join("state/copies");
+    let copy = || {
+        let all = fs::read_dir(&copies).ok()?;
+        all.map(|one| one.unwrap().path()).find(|path| !path.ends_with("draft"))
+    };
+    eventually("the copy of the day", || copy().is_some());
+    let copy = copy().unwrap();
+    daemon.process.end(Signal::TERM);
+    let records = place.dir.path().join("state/state.redb");
+    fs::remove_file(&records).unwrap();
+    let (status, output) = place.refused();
+    assert_eq!(status.code(), Some(1));
+    assert!(output.contains("are missing") && output.contains("--import"), "{output}");
+    assert!(output.contains(copy.to_str().unwrap()) && !records.exists(), "{output}");
+    let imported = place.command().arg("--import").arg(&copy).output().unwrap();
+    assert!(imported.status.success(), "{imported:?}");
+    assert!(!place.start().root().records("VM").unwrap().is_empty());
 }
 
 #[test]
@@ -242,6 +269,41 @@ fn a_second_one_is_refused_and_the_first_goes_on() {
     assert_eq!(status.code(), Some(1));
     assert!(output.contains("state") && output.contains("another state directory"), "{output}");
     assert!(!daemon.root().records("VM").unwrap().is_empty());
+}
+
+/// The addresses come first: a start that cannot have them has made nothing, and a restart refuses
+/// no client while it reads its records.
+#[test]
+fn a_start_without_its_address_makes_no_records() {
+    let (place, other) = (Place::new(), Place::new());
+    let daemon = place.start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringwayd"));
+    command.args(["--hypervisor", "simulator", "--slices", "off", "--config"]);
+    command.arg(other.config()).arg("--state").arg(other.dir.path().join("state"));
+    command.arg("--listen").arg(format!("127.0.0.1:{},plain", daemon.port));
+    let mut process = Process::start(command.env_remove("NOTIFY_SOCKET"));
+    assert_eq!(process.child.wait().unwrap().code(), Some(1));
+    assert!(process.output().contains("--listen"), "{}", process.output());
+    let export = other.dir.path().join("export");
+    assert!(other.command().arg("--export").arg(&export).status().unwrap().success());
+    assert!(!fs::read_to_string(&export).unwrap().contains("Local storage"));
+}
+
+/// Each connection needs descriptors. TCP clients leave some to root at the Unix socket.
+#[test]
+fn few_descriptors_leave_root_its_socket() {
+    let place = Place::new();
+    let daemon = place.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(daemon.get_program());
+    command.args(daemon.get_args()).env_remove("NOTIFY_SOCKET").stdout(Stdio::piped());
+    let daemon = place.ready(Process::start(&mut command));
+    let connect = |_| std::net::TcpStream::connect(("127.0.0.1", daemon.port)).unwrap();
+    let strangers: Vec<_> = (0..80).map(connect).collect();
+    for _ in 0..3 {
+        assert!(!daemon.root().records("VM").unwrap().is_empty());
+    }
+    drop(strangers);
 }
 
 #[test]

@@ -33,11 +33,14 @@ fn the_page_tells_every_option() {
 fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
     assert_eq!(configured(page::CONFIGURATION).unwrap(), configured("").unwrap());
     let all = page::CONFIGURATION.replace("#password-file", "password-file");
+    let all = all.replace("#directory", "directory");
     let named = configured(&all).unwrap().password_file.unwrap();
     assert_eq!(named.to_str().unwrap(), "/etc/ringway/passwords");
     // The parser of each table lists the keys that it knows.
     let mut known = 0;
-    for table in ["", "[boot]\n", "[limits]\n", "[identity]\n", "[slices]\n", "[storage]\n"] {
+    for table in
+        ["", "[boot]\n", "[limits]\n", "[identity]\n", "[slices]\n", "[storage]\n", "[web]\n"]
+    {
         let wrong = configured(&format!("{table}no-such-thing = 1\n")).unwrap_err();
         let (_, expected) = wrong.split_once("expected").unwrap();
         for name in expected.split('`').skip(1).step_by(2) {
@@ -47,5 +50,5 @@ fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
             known += 1;
         }
     }
-    assert!(known >= 26, "{known}");
+    assert!(known >= 29, "{known}");
 }

@@ -338,7 +338,42 @@ fn unknown(method: &str) -> RpcError {
 }
 
 fn typed<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, RpcError> {
-    serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
+    serde_json::from_value(params.clone()).map_err(|error| {
+        let why = error.to_string();
+        match culprit::<T>(&params, &why).as_slice() {
+            [] => invalid(why),
+            path => invalid(format!("{}: {why}", path.join("."))),
+        }
+    })
+}
+
+/// Returns the path of the field with this error. The parser does not know it, but without the field
+/// the error is another one, or none.
+fn culprit<T: serde::de::DeserializeOwned>(params: &Value, why: &str) -> Vec<String> {
+    fn without(params: &Value, path: &[String]) -> Option<Value> {
+        let mut params = params.clone();
+        let (last, before) = path.split_last()?;
+        let mut place = &mut params;
+        for name in before {
+            place = place.get_mut(name)?;
+        }
+        place.as_object_mut()?.remove(last)?;
+        Some(params)
+    }
+    let mut path: Vec<String> = Vec::new();
+    loop {
+        let place = path.iter().try_fold(params, |place, name| place.get(name));
+        let names = place.and_then(Value::as_object).into_iter().flat_map(|fields| fields.keys());
+        let mut deeper = names.map(|name| [path.clone(), vec![name.clone()]].concat());
+        let is_it = |path: &Vec<String>| {
+            let parsed = without(params, path).map(serde_json::from_value::<T>);
+            parsed.is_some_and(|parsed| parsed.err().is_none_or(|error| error.to_string() != why))
+        };
+        match deeper.find(is_it) {
+            Some(longer) => path = longer,
+            None => return path,
+        }
+    }
 }
 
 /// Checks what all calls on image files have in common.

@@ -98,3 +98,22 @@ fn a_change_is_of_one_disk_and_has_no_other_fields() {
         assert!(error.message.contains(says), "{}", error.message);
     }
 }
+
+/// The parser names the type that it wants, and not the field.
+#[test]
+fn an_error_of_a_type_names_its_field() {
+    let attach = |more: Value| {
+        let mut params = json!({"id":"a","socket":"/s","backend":{"null":1 << 20}});
+        let fields = params.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        Call::parse("disk.attach", params).unwrap_err().message
+    };
+    for (more, says) in [
+        (json!({"queues":"two"}), "queues: invalid type: string \"two\""),
+        (json!({"caps":{"iops":"many"}}), "caps.iops: invalid type"),
+        (json!({"read_only":1}), "read_only: invalid type"),
+    ] {
+        let message = attach(more);
+        assert!(message.starts_with(says), "{message}");
+    }
+}

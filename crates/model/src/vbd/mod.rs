@@ -11,7 +11,9 @@ use crate::wire_names::named;
 pub(crate) use device::no_such_device;
 pub use device::{DeviceNumber, MAX_DEVICE, choose};
 pub use gate::{allowed, check};
-pub use settings::{ALGORITHMS, DiskLimits, Tuning, algorithm_with, limits, tuning};
+pub use settings::{
+    ALGORITHMS, DiskLimits, Tuning, algorithm_with, check_limits, check_tuning, limits, tuning,
+};
 
 named! {
     /// Operation on a disk slot.

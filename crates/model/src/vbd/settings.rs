@@ -12,6 +12,8 @@ pub const ALGORITHMS: [&str; 2] = ["ringway", "ionice"];
 /// Parameters of algorithm `ringway`.
 const RINGWAY_KEYS: [&str; 8] =
     ["iops", "iops-burst", "bytes", "bytes-burst", "burst", "weight", "floor-iops", "floor-bytes"];
+/// Parameters of algorithm `ionice`.
+const IONICE_KEYS: [&str; 2] = ["sched", "class"];
 /// Field that errors name.
 const PARAMS: &str = "qos_algorithm_params";
 /// Idle threshold in percent of a CPU for text that is not a number, as in XenServer.
@@ -71,8 +73,43 @@ pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Disk
     }
 }
 
-/// Parses the tuning. An invalid value in `other_config` has no effect, because no call can report
-/// it. There are two exceptions, as in XenServer: a `polling-duration` that is not a number turns
+/// Checks that all settings of a disk are valid.
+///
+/// # Errors
+/// Those of [`limits`], and field `qos_algorithm_params` for an unknown parameter of `ionice`.
+pub fn check_limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<(), SpecError> {
+    limits(algorithm, params)?;
+    let unknown = params.keys().find(|key| !IONICE_KEYS.contains(&key.as_str()));
+    match unknown.filter(|_| algorithm == "ionice") {
+        Some(key) => {
+            let known = IONICE_KEYS.join(", ");
+            refuse(PARAMS, format!("{key:?} is not known; use {known}"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that the tuning in `other_config` is valid. Values of XenServer's keys for polling are all
+/// valid, as there; see [`tuning`].
+///
+/// # Errors
+/// Field `other_config`: `queues` or `cache` is out of range.
+pub fn check_tuning(other_config: &BTreeMap<String, String>) -> Result<(), SpecError> {
+    let Tuning { queues, cache, .. } = tuning(other_config);
+    match (other_config.get("queues"), other_config.get("cache")) {
+        (Some(text), _) if queues.is_none() => {
+            let problem = format!("queues: {text:?} is not a number from 1 to {MAX_QUEUES}");
+            refuse("other_config", problem)
+        }
+        (_, Some(text)) if cache.is_none() => {
+            refuse("other_config", format!("cache: {text:?} is neither none nor writeback"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Parses the tuning. An invalid value in `other_config`, stored before calls checked it, has no
+/// effect. There are two exceptions, as in XenServer: a `polling-duration` that is not a number turns
 /// polling off, and a `polling-idle-threshold` that is not a number means 50.
 ///
 /// `polling-duration` is in microseconds; 0 turns polling off, and values above [`MAX_POLL_US`] are
@@ -300,6 +337,29 @@ mod tests {
             assert_eq!(tuning(&map(&format!("queues={text}"))).queues, queues, "{text}");
         }
         assert_eq!(tuning(&map("cache=writethrough")), Tuning::default());
+    }
+
+    #[test]
+    fn what_is_misspelt_or_out_of_range_is_refused() {
+        for params in ["sched=rt klass=7", "iops=5"] {
+            let error = check_limits("ionice", &map(params)).unwrap_err();
+            assert!(error.problem.contains("use sched, class"), "{error}");
+            assert!(limits("ionice", &map(params)).is_ok(), "a stored weight stays in force");
+        }
+        assert_eq!(check_limits("ionice", &map("sched=rt class=7")), Ok(()));
+        assert_eq!(check_limits("", &map("anything=1")), Ok(()));
+        for valid in ["", "queues=1", "queues=256", "cache=none", "polling-duration=often x=y"] {
+            assert_eq!(check_tuning(&map(valid)), Ok(()), "{valid}");
+        }
+        for (wrong, says) in [
+            ("queues=0", "1 to 256"),
+            ("queues=257", "1 to 256"),
+            ("queues=two", "queues"),
+            ("cache=writethrough", "none nor writeback"),
+        ] {
+            let error = check_tuning(&map(wrong)).unwrap_err();
+            assert!(error.field == "other_config" && error.problem.contains(says), "{error}");
+        }
     }
 
     /// Generates maps of known keys with values close to valid ones.

@@ -14,6 +14,8 @@ const KILOBYTE: u64 = 1024;
 const RATELIMIT: &str = "ratelimit";
 /// Key of `other_config` for the limit of flooded frames a second.
 pub const FLOOD_LIMIT: &str = "flood-limit";
+/// Parameters of the algorithm.
+const RATELIMIT_KEYS: [&str; 2] = ["kbps", "timeslice_us"];
 /// Field that has the parameters.
 const PARAMS: &str = "qos_algorithm_params";
 
@@ -50,6 +52,8 @@ pub struct VifSettings<'a> {
     /// Limit of flooded frames a second, `0` for no limit. The default applies if it is absent or
     /// not a number.
     pub flood: Option<&'a str>,
+    /// Number of queue pairs. The default applies if it is absent or out of range.
+    pub queues: Option<&'a str>,
 }
 
 /// Returns the limits. As in XenServer, an invalid rate means no limit, and an invalid address is
@@ -76,9 +80,29 @@ pub fn limits(vif_settings: &VifSettings<'_>) -> NicLimits {
 /// `other_config`: unknown, or out of range.
 pub fn check_limits(vif_settings: &VifSettings<'_>) -> Result<(), SpecError> {
     rate(vif_settings.algorithm, vif_settings.params)?;
+    known_keys(vif_settings.algorithm, vif_settings.params)?;
     flood(vif_settings.flood)?;
+    if let Some(text) = vif_settings.queues
+        && super::parse_queues(text).is_none()
+    {
+        let problem = format!("queues: {text:?} is not a number from 1 to {}", super::MAX_QUEUES);
+        return refuse("other_config", problem);
+    }
     all_addresses::<std::net::Ipv4Addr>("ipv4_allowed", vif_settings.ipv4)?;
     all_addresses::<std::net::Ipv6Addr>("ipv6_allowed", vif_settings.ipv6)
+}
+
+/// Refuses unknown parameters, because a misspelt one would set no limit. Without an algorithm no
+/// parameter has a meaning, and clients may store what they like.
+fn known_keys(algorithm: &str, params: &BTreeMap<String, String>) -> Result<(), SpecError> {
+    let unknown = params.keys().find(|key| !RATELIMIT_KEYS.contains(&key.as_str()));
+    match unknown.filter(|_| algorithm == RATELIMIT) {
+        Some(key) => {
+            let known = RATELIMIT_KEYS.join(", ");
+            refuse(PARAMS, format!("{key:?} is not known; use {known}"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn flood(asked: Option<&str>) -> Result<Option<u32>, SpecError> {
@@ -174,6 +198,7 @@ mod tests {
             ipv4: &[],
             ipv6: &[],
             flood,
+            queues: None,
         };
         for (text, flood) in [(None, None), (Some("0"), Some(0)), (Some("500"), Some(500))] {
             assert_eq!(check_limits(&asked(text)), Ok(()));
@@ -182,6 +207,41 @@ mod tests {
         for wrong in ["", "many", "-1", "4294967296"] {
             assert_eq!(check_limits(&asked(Some(wrong))).unwrap_err().field, "other_config");
             assert_eq!(limits(&asked(Some(wrong))).flood, None, "the usual");
+        }
+    }
+
+    #[test]
+    fn what_is_misspelt_or_out_of_range_is_refused_by_its_key() {
+        let check = |algorithm, pairs: &[_], queues| {
+            let params = params(pairs);
+            let params = &params;
+            let mode = LockingMode::Unlocked;
+            let (ipv4, ipv6) = (&[][..], &[][..]);
+            let (network_default_disabled, flood) = (false, None);
+            check_limits(&VifSettings {
+                algorithm,
+                params,
+                mode,
+                network_default_disabled,
+                ipv4,
+                ipv6,
+                flood,
+                queues,
+            })
+        };
+        let error = check("ratelimit", &[("kpbs", "100")], None).unwrap_err();
+        assert!(
+            error.field == PARAMS && error.problem.contains("use kbps, timeslice_us"),
+            "{error}"
+        );
+        assert_eq!(check("", &[("kpbs", "100")], None), Ok(()), "it has no meaning");
+        assert_eq!(check("ratelimit", &[("kbps", "100"), ("timeslice_us", "9")], None), Ok(()));
+        for queues in ["1", "127"] {
+            assert_eq!(check("", &[], Some(queues)), Ok(()), "{queues}");
+        }
+        for queues in ["0", "128", "-1", "two", ""] {
+            let error = check("", &[], Some(queues)).unwrap_err();
+            assert!(error.field == "other_config" && error.problem.contains("1 to 127"), "{error}");
         }
     }
 
@@ -206,6 +266,7 @@ mod tests {
                 ipv4: &v4,
                 ipv6: &v6,
                 flood,
+                queues: None,
             };
             let limits = limits(&vif_settings);
             assert_eq!(

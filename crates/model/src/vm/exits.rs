@@ -9,6 +9,11 @@ use crate::wire_names::named;
 /// during boot would use a CPU all the time.
 pub const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Time after a start within which a crash counts as one of a loop.
+pub const CRASH_WINDOW: Duration = Duration::from_secs(120);
+/// Crashes of a loop after which the machine is not started again.
+pub const CRASHES_MAX: u8 = 3;
+
 /// Way in which a domain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DomainExit {
@@ -89,12 +94,19 @@ pub fn next(exit: DomainExit, after: &ExitPolicy) -> ExitAction {
     }
 }
 
-/// Returns the delay before the restart that follows `exit`, if the machine ran for `ran`.
-pub fn restart_delay(exit: DomainExit, ran: Duration) -> Duration {
-    match exit {
-        DomainExit::Panicked | DomainExit::Killed => RESTART_INTERVAL.saturating_sub(ran),
-        DomainExit::PoweredOff | DomainExit::Rebooted | DomainExit::Asked(_) => Duration::ZERO,
+/// Returns whether the exit is a crash.
+pub fn is_crash(exit: DomainExit) -> bool {
+    matches!(exit, DomainExit::Panicked | DomainExit::Killed)
+}
+
+/// Returns the delay before the restart that follows `exit`, if the machine ran for `ran`. It
+/// doubles with each of `crashes` consecutive crashes within [`CRASH_WINDOW`] of a start.
+pub fn restart_delay(exit: DomainExit, ran: Duration, crashes: u8) -> Duration {
+    if !is_crash(exit) {
+        return Duration::ZERO;
     }
+    let doubled = u32::from(crashes.min(CRASHES_MAX).saturating_sub(1));
+    (RESTART_INTERVAL * 2_u32.pow(doubled)).saturating_sub(ran)
 }
 
 fn on_exit(what: OnExit) -> ExitAction {
@@ -104,7 +116,8 @@ fn on_exit(what: OnExit) -> ExitAction {
     }
 }
 
-fn on_crash(what: OnCrash) -> ExitAction {
+/// Returns the action that follows a crash.
+pub fn on_crash(what: OnCrash) -> ExitAction {
     match what {
         OnCrash::Destroy | OnCrash::CoredumpAndDestroy => ExitAction::Halt,
         OnCrash::Restart | OnCrash::CoredumpAndRestart | OnCrash::RenameRestart => {
@@ -170,13 +183,15 @@ mod tests {
     fn only_a_crash_in_a_loop_waits() {
         let second = Duration::from_secs(1);
         for exit in [DomainExit::Panicked, DomainExit::Killed] {
-            assert_eq!(restart_delay(exit, second), Duration::from_secs(9));
-            assert_eq!(restart_delay(exit, Duration::from_secs(3600)), Duration::ZERO);
+            for (crashes, seconds) in [(0, 9), (1, 9), (2, 19), (3, 39), (u8::MAX, 39)] {
+                assert_eq!(restart_delay(exit, second, crashes), Duration::from_secs(seconds));
+            }
+            assert_eq!(restart_delay(exit, Duration::from_secs(3600), 3), Duration::ZERO);
         }
         for exit in
             [DomainExit::PoweredOff, DomainExit::Rebooted, DomainExit::Asked(VmOp::HardReboot)]
         {
-            assert_eq!(restart_delay(exit, second), Duration::ZERO);
+            assert_eq!(restart_delay(exit, second, 2), Duration::ZERO);
         }
     }
 }

@@ -21,7 +21,7 @@ pub(super) async fn create(
         ip(program, &["link", "add", "name", bridge, "type", "bridge"]).await?;
         // Set the alias, which marks the owner, as early as possible.
         ip(program, &["link", "set", "dev", bridge, "alias", alias]).await?;
-    } else if !device.has(KIND) {
+    } else if !is_one(&device) {
         return Err(device.taken(KIND));
     }
     let mtu = mtu.to_string();
@@ -32,6 +32,17 @@ pub(super) async fn create(
     let set = ["link", "set", "dev", bridge, "up", "mtu", &mtu];
     let (without, _) = set.split_at(set.len() - 2);
     ip(program, if ours { &set } else { without }).await
+}
+
+/// Checks that no device of another kind has the name.
+pub(super) fn check(bridge: &str) -> Result<(), NetError> {
+    let device = Device::named(bridge)?;
+    if device.is_there() && !is_one(&device) { Err(device.taken(KIND)) } else { Ok(()) }
+}
+
+/// Returns whether the device is a bridge.
+pub(super) fn is_one(device: &Device) -> bool {
+    device.has(KIND)
 }
 
 /// Removes the bridge if this instance created it.

@@ -7,7 +7,7 @@ use model::id::VifId;
 use tokio::sync::{mpsc, watch};
 
 use super::address_snoop::AddressSnooper;
-use super::{HostNic, Net, NetError, bridge, host_nic, rtnetlink, tap};
+use super::{HostAddress, HostNic, Net, NetError, bridge, host_address, host_nic, rtnetlink, tap};
 use crate::boxed_future::BoxFuture;
 
 /// Driver of networks on this host.
@@ -40,6 +40,10 @@ impl Net for HostNet {
         Box::pin(bridge::create(&self.ip, bridge, mtu, &self.alias))
     }
 
+    fn check_bridge(&self, bridge: &str) -> Result<(), NetError> {
+        bridge::check(bridge)
+    }
+
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(bridge::remove(&self.ip, bridge, &self.alias))
     }
@@ -59,6 +63,13 @@ impl Net for HostNet {
 
     fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>> {
         Box::pin(host_nic::all())
+    }
+
+    fn with_address(
+        &self,
+        address: IpAddr,
+    ) -> BoxFuture<'_, Result<Option<HostAddress>, NetError>> {
+        Box::pin(host_address::of(address))
     }
 
     fn changes(&self) -> watch::Receiver<()> {

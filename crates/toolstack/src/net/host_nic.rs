@@ -56,11 +56,14 @@ fn shown() -> io::Result<Vec<HostNic>> {
 }
 
 fn is_card(device: &Device) -> bool {
-    device.shows("type").as_deref() == Some(ETHERNET)
-        && !OTHER_KINDS.iter().any(|one| device.has(one))
+    is_ethernet(device) && !OTHER_KINDS.iter().any(|one| device.has(one))
 }
 
-fn card(device: &Device) -> HostNic {
+pub(super) fn is_ethernet(device: &Device) -> bool {
+    device.shows("type").as_deref() == Some(ETHERNET)
+}
+
+pub(super) fn card(device: &Device) -> HostNic {
     let number = |file: &str| device.shows(file).and_then(|text| text.parse().ok()).unwrap_or(0);
     let text = |file: &str| device.shows(file).unwrap_or_default();
     HostNic {

@@ -5,6 +5,7 @@
 mod address_snoop;
 mod bridge;
 mod host;
+mod host_address;
 mod host_nic;
 pub mod internal;
 mod ip;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::boxed_future::BoxFuture;
 pub use host::HostNet;
+pub use host_address::HostAddress;
 pub use host_nic::HostNic;
 
 /// Error of the host's network.
@@ -61,6 +63,11 @@ pub trait Net: fmt::Debug + Send + Sync {
         bridge: &'a str,
         mtu: u32,
     ) -> BoxFuture<'a, Result<(), NetError>>;
+    /// Checks that no device of another kind has the name of this bridge. Does not wait.
+    ///
+    /// # Errors
+    /// [`NetError::Refused`] if one has, or if the name is invalid.
+    fn check_bridge(&self, bridge: &str) -> Result<(), NetError>;
     /// Removes a bridge.
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
     /// Creates a multi-queue TAP device in a bridge and sets it up.
@@ -77,6 +84,12 @@ pub trait Net: fmt::Debug + Send + Sync {
     /// # Errors
     /// The kernel does not report them, or not in time: it may query the hardware for its speed.
     fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>>;
+    /// Returns the Ethernet device with this address of the host. `None` if no device has it.
+    ///
+    /// # Errors
+    /// As for `cards`.
+    fn with_address(&self, address: IpAddr)
+    -> BoxFuture<'_, Result<Option<HostAddress>, NetError>>;
     /// Returns a receiver that is notified of changes of network devices or their addresses from
     /// now on. It closes if the kernel sends no notifications.
     fn changes(&self) -> watch::Receiver<()>;

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use model::id::VifId;
 use tokio::sync::{mpsc, watch};
 
-use super::{HostNic, Net, NetError};
+use super::{HostAddress, HostNic, Net, NetError};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{Call, CallKind, Sim, State};
+
+/// Device that every host has.
+const LOOPBACK: &str = "lo";
 
 /// Network of a simulated host.
 #[derive(Clone, Debug)]
@@ -17,6 +20,17 @@ pub struct SimNet(pub(crate) Arc<Sim>);
 
 fn refused(call_kind: CallKind, why: String) -> NetError {
     NetError::Refused { what: format!("{call_kind:?}"), why }
+}
+
+fn card(name: &str) -> HostNic {
+    HostNic {
+        name: name.to_owned(),
+        mac: "02:00:00:00:00:01".into(),
+        mtu: 1500,
+        physical: true,
+        carrier: true,
+        ..HostNic::default()
+    }
 }
 
 impl SimNet {
@@ -40,6 +54,15 @@ impl Net for SimNet {
             state.keep_bridge(bridge);
             Ok(())
         }))
+    }
+
+    fn check_bridge(&self, bridge: &str) -> Result<(), NetError> {
+        let state = self.0.state();
+        let other = bridge == LOOPBACK || state.cards.contains_key(bridge);
+        if other || state.taps.contains_key(bridge) {
+            return Err(refused(CallKind::CreateBridge, format!("{bridge} is no bridge")));
+        }
+        Ok(())
     }
 
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
@@ -83,16 +106,21 @@ impl Net for SimNet {
 
     fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>> {
         let state = self.0.state();
-        let card = |name: &String| HostNic {
-            name: name.clone(),
-            mac: "02:00:00:00:00:01".into(),
-            mtu: 1500,
-            physical: true,
-            carrier: true,
-            ..HostNic::default()
-        };
-        let all = state.cards.keys().map(card).collect();
+        let all = state.cards.keys().map(|name| card(name)).collect();
         Box::pin(ready(Ok(all)))
+    }
+
+    /// Any NIC with an address of the host is that of every address.
+    fn with_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Option<HostAddress>, NetError>> {
+        let state = self.0.state();
+        let found = state.reached.keys().next().map(|name| HostAddress {
+            host_nic: card(name),
+            bridge: state.bridges.contains(name),
+            netmask: "255.255.255.0".into(),
+            gateway: "192.0.2.1".into(),
+            name_servers: vec!["192.0.2.53".into()],
+        });
+        Box::pin(ready(Ok(found)))
     }
 
     fn changes(&self) -> watch::Receiver<()> {

@@ -58,6 +58,9 @@ enums! {
         "copy_primary_host_certs" "eject";
     /// Frequency of telemetry.
     TELEMETRY_FREQUENCY telemetry_frequency: "daily" "weekly" "monthly";
+    /// State of what guests need for secure boot.
+    POOL_GUEST_SECUREBOOT_READINESS pool_guest_secureboot_readiness:
+        "ready" "ready_no_dbx" "not_ready";
     /// Frequency of update downloads.
     UPDATE_SYNC_FREQUENCY update_sync_frequency: "daily" "weekly";
     /// Operations of a host.

@@ -8,6 +8,9 @@
 //! field has `get_`. A field that clients write has `set_`. A map also has `add_to_` and
 //! `remove_from_`, and a set has `add_` and `remove_`. An explicit message takes precedence over an
 //! implicit one.
+//!
+//! `set_in_` sets one key of a map, whether the map has it or not. XenServer has no such message:
+//! there a client removes the key and adds it again, so a refused value leaves the map without it.
 
 use std::borrow::Cow;
 
@@ -50,6 +53,8 @@ pub enum Method {
     Set(&'static Class, FieldIx),
     /// Adds a key and its value to a map.
     AddTo(&'static Class, FieldIx),
+    /// Sets the value of a key of a map.
+    SetIn(&'static Class, FieldIx),
     /// Removes a key from a map.
     RemoveFrom(&'static Class, FieldIx),
     /// Adds a value to a set.
@@ -60,17 +65,27 @@ pub enum Method {
 
 /// Resolves a name. Returns its method, and whether the call returns a task.
 ///
-/// Returns `None` if there is no such call, or it has no `Async` form.
+/// A name may have `_` for `.` between class and message, as `event_from`: `from` is a keyword of
+/// some languages. Returns `None` if there is no such call, or it has no `Async` form.
 pub fn resolve(name: &str) -> Option<(Method, bool)> {
     if name == LIST_METHODS {
         return Some((Method::ListMethods, false));
     }
     let (name, asynchronous) = name.strip_prefix(ASYNC).map_or((name, false), |rest| (rest, true));
-    let (of, what) = name.split_once('.')?;
-    let of = class(of)?;
+    let (of, what) = match name.split_once('.') {
+        Some((of, what)) => (class(of)?, what),
+        None => underscored(name)?,
+    };
     let written = of.message(what).map(|message| Method::Explicit(of, message));
     let method = written.or_else(|| of_class(of, what)).or_else(|| of_field(of, what))?;
     (!asynchronous || method.has_async()).then_some((method, asynchronous))
+}
+
+/// Splits `VM_start` into class and message. The longest class counts: `VM_metrics_get_all` is of
+/// `VM_metrics`.
+fn underscored(name: &str) -> Option<(&'static Class, &str)> {
+    let split = |of: &&'static Class| Some((*of, name.strip_prefix(of.name)?.strip_prefix('_')?));
+    classes().iter().filter_map(split).max_by_key(|(of, _)| of.name.len())
 }
 
 fn of_class(of: &'static Class, what: &str) -> Option<Method> {
@@ -92,8 +107,9 @@ fn of_class(of: &'static Class, what: &str) -> Option<Method> {
 
 /// Name prefixes of messages that follow from a field. Where one prefix begins another, the longer
 /// one comes first.
-const ACCESSORS: [(&str, Accessor); 6] = [
+const ACCESSORS: [(&str, Accessor); 7] = [
     ("get_", Method::Get),
+    ("set_in_", Method::SetIn),
     ("set_", Method::Set),
     ("add_to_", Method::AddTo),
     ("remove_from_", Method::RemoveFrom),
@@ -135,7 +151,9 @@ impl Method {
     fn fits(self, field: &Field) -> bool {
         match self {
             Self::Get(..) | Self::Set(..) => true,
-            Self::AddTo(..) | Self::RemoveFrom(..) => matches!(field.ty, Type::Map(..)),
+            Self::AddTo(..) | Self::SetIn(..) | Self::RemoveFrom(..) => {
+                matches!(field.ty, Type::Map(..))
+            }
             Self::Add(..) | Self::Remove(..) => matches!(field.ty, Type::Set(_)),
             _ => false,
         }
@@ -161,6 +179,7 @@ impl Method {
             Self::Get(of, ix) => of_field(of, ix, "get_"),
             Self::Set(of, ix) => of_field(of, ix, "set_"),
             Self::AddTo(of, ix) => of_field(of, ix, "add_to_"),
+            Self::SetIn(of, ix) => of_field(of, ix, "set_in_"),
             Self::RemoveFrom(of, ix) => of_field(of, ix, "remove_from_"),
             Self::Add(of, ix) => of_field(of, ix, "add_"),
             Self::Remove(of, ix) => of_field(of, ix, "remove_"),
@@ -184,7 +203,7 @@ impl Method {
                 vec![key(of), given("value", member(type_of(of, ix)).1)]
             }
             Self::RemoveFrom(of, ix) => vec![key(of), given("key", member(type_of(of, ix)).0)],
-            Self::AddTo(of, ix) => {
+            Self::AddTo(of, ix) | Self::SetIn(of, ix) => {
                 let (name, value) = member(type_of(of, ix));
                 vec![key(of), given("key", name), given("value", value)]
             }
@@ -207,6 +226,7 @@ impl Method {
             Self::Destroy(_)
             | Self::Set(..)
             | Self::AddTo(..)
+            | Self::SetIn(..)
             | Self::RemoveFrom(..)
             | Self::Add(..)
             | Self::Remove(..) => Type::Void,
@@ -221,6 +241,7 @@ impl Method {
             Self::Create(of) | Self::Destroy(of) => of.writes,
             Self::Set(of, ix)
             | Self::AddTo(of, ix)
+            | Self::SetIn(of, ix)
             | Self::RemoveFrom(of, ix)
             | Self::Add(of, ix)
             | Self::Remove(of, ix) => of.field_at(ix).map_or(of.writes, |field| field.least),

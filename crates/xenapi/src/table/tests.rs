@@ -390,3 +390,21 @@ fn what_is_not_in_the_table_means_nothing() {
         assert!(resolve(name).is_none(), "{name}");
     }
 }
+
+#[test]
+fn an_underscore_stands_for_the_dot() {
+    for (name, is) in [
+        ("event_from", "event.from"),
+        ("VM_start", "VM.start"),
+        ("Async.VM_start", "VM.start"),
+        ("VM_get_name_label", "VM.get_name_label"),
+        ("VM_metrics_get_all", "VM_metrics.get_all"),
+        ("VM_guest_metrics_get_record", "VM_guest_metrics.get_record"),
+        ("host_cpu_get_all_records", "host_cpu.get_all_records"),
+    ] {
+        assert_eq!(resolve(name).map(|(method, _)| method.name()).as_deref(), Some(is), "{name}");
+    }
+    for name in ["", "_", "VM", "VM_", "_start", "VMstart", "VM_fly", "VM_metrics.start"] {
+        assert!(resolve(name).is_none(), "{name}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::read::Values;
+use super::read::{Unreadable, Values};
 use super::tokens::{Tag, Token};
 use super::write::{member, push_escaped, value};
 use crate::body::{Body, Pieces, Sink};
@@ -54,7 +54,7 @@ fn status(sink: &mut Pieces, status: &str, name: &str, content: impl FnOnce(&mut
 
 /// Reads a call: its method and its parameters.
 pub(crate) fn parse_call(text: &str, limits: &Limits) -> Result<(String, Vec<Value>), BadBody> {
-    let mut values = Values::new(text, limits)?;
+    let mut values = Values::new(text, limits, Unreadable::Null)?;
     values.tokens.open(Tag::MethodCall)?;
     values.tokens.open(Tag::MethodName)?;
     let method = values.tokens.text_and_close()?.trim_ascii().to_owned();
@@ -80,7 +80,7 @@ pub(crate) fn parse_answer(
     limits: &Limits,
     alone: bool,
 ) -> Result<Result<Value, ApiError>, BadBody> {
-    let mut values = Values::new(text, limits)?;
+    let mut values = Values::new(text, limits, Unreadable::Malformed)?;
     values.tokens.open(Tag::MethodResponse)?;
     values.tokens.open(Tag::Params)?;
     let mut params = params(&mut values)?;

@@ -10,7 +10,7 @@ use crate::value::Value;
 
 /// Parses a document of one `value` element.
 pub(super) fn lone_value(text: &str, limits: &Limits) -> Result<Value, BadBody> {
-    let mut values = Values::new(text, limits)?;
+    let mut values = Values::new(text, limits, Unreadable::Malformed)?;
     values.tokens.open(Tag::Value)?;
     let value = values.value(1)?;
     values.end()?;
@@ -21,12 +21,28 @@ pub(super) fn lone_value(text: &str, limits: &Limits) -> Result<Value, BadBody> 
 pub(super) struct Values<'a> {
     pub(super) tokens: Tokens<'a>,
     budget: Budget,
+    unreadable: Unreadable,
+}
+
+/// Reading of a number, boolean or date whose text is none, such as the date `111T0:0:0`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// The document is malformed.
+    Malformed,
+    /// The value is null, which no type accepts. So a call that needs the value fails with
+    /// `FIELD_TYPE_ERROR`, and a call that ignores it does not fail. Some clients send whole
+    /// records with dates that were never set.
+    Null,
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn new(text: &'a str, limits: &Limits) -> Result<Self, BadBody> {
+    pub(super) fn new(
+        text: &'a str,
+        limits: &Limits,
+        unreadable: Unreadable,
+    ) -> Result<Self, BadBody> {
         limits.check_length(text.as_bytes())?;
-        Ok(Self { tokens: Tokens::new(text), budget: Budget::new(limits) })
+        Ok(Self { tokens: Tokens::new(text), budget: Budget::new(limits), unreadable })
     }
 
     /// Expects the end of the document.
@@ -83,8 +99,13 @@ impl<'a> Values<'a> {
         read: impl FnOnce(&str) -> Option<Value>,
     ) -> Result<Value, BadBody> {
         let text = self.tokens.text_and_close()?;
-        let wrong = || self.tokens.error(format!("invalid content of {tag:?}"));
-        read(text.trim_ascii()).ok_or_else(wrong)
+        match (read(text.trim_ascii()), self.unreadable) {
+            (Some(value), _) => Ok(value),
+            (None, Unreadable::Null) => Ok(Value::Null),
+            (None, Unreadable::Malformed) => {
+                Err(self.tokens.error(format!("invalid content of {tag:?}")))
+            }
+        }
     }
 
     fn members(&mut self, depth: u16) -> Result<BTreeMap<String, Value>, BadBody> {

@@ -98,6 +98,25 @@ fn forms_that_clients_choose() {
     }
 }
 
+/// A call names the parameter that is wrong, so an unreadable value is no malformed document.
+#[test]
+fn what_a_call_has_and_is_unreadable_is_null() {
+    for value in [
+        "<dateTime.iso8601>111T0:0:0</dateTime.iso8601>",
+        "<dateTime.iso8601/>",
+        "<int>5.0</int>",
+        "<double>half</double>",
+        "<boolean>2</boolean>",
+    ] {
+        let text = format!(
+            "<methodCall><methodName>a.b</methodName><params><param><value>{value}</value></param>\
+             </params></methodCall>"
+        );
+        let call = super::parse_call(&text, &Limits::CALL);
+        assert_eq!(call, Ok(("a.b".to_owned(), vec![Value::Null])), "{value}");
+    }
+}
+
 #[test]
 fn what_is_no_value() {
     let cases = [

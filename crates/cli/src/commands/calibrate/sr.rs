@@ -87,8 +87,7 @@ impl Sr {
         let show = move |client: &mut Client| {
             for (key, value) in summary {
                 let (key, value) = (Value::text(key), Value::text(value.to_string()));
-                client.call("SR.remove_from_sm_config", &[sr.clone(), key.clone()])?;
-                client.call("SR.add_to_sm_config", &[sr.clone(), key, value])?;
+                client.call("SR.set_in_sm_config", &[sr.clone(), key, value])?;
             }
             Ok(())
         };

@@ -1,5 +1,9 @@
 //! Commands for hosts, the pool, tasks and secrets.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
 use xenapi::Value;
 
 use super::Command;
@@ -28,6 +32,12 @@ pub(super) const COMMANDS: &[Command] = &[
         "host.evacuate",
         "Moves machines away from hosts.",
     ),
+    Command::own(
+        "pool-dump-database",
+        "Writes all records of the pool to a new file, which `ringwayd --import` reads.",
+        dump_database,
+    )
+    .required(&["file-name"]),
     Command::on_selected("host-reboot", &HOST, "host.reboot", "Reboots hosts.").later(),
     Command::on_selected("host-shutdown", &HOST, "host.shutdown", "Powers hosts off.").later(),
     Command::own("host-cpu-info", "Shows information about the CPUs of hosts.", cpu_info).of(&HOST),
@@ -48,6 +58,26 @@ pub(super) const COMMANDS: &[Command] = &[
         .required(&["new"])
         .optional(&["old"]),
 ];
+
+/// Mode of a new file with records: access for its owner only, because records contain secrets.
+const OWNER: u32 = 0o600;
+
+fn dump_database(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
+    let path = params.required("file-name")?;
+    let failed = |error: std::io::Error| {
+        XeError::error(format!("cannot write {path}: {error}; name a new file"))
+    };
+    let text = text_of(&xe.run("pool.dump_database", &[])?);
+    let file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(path);
+    let mut file = file.map_err(failed)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // An incomplete file is useless.
+        let _gone = std::fs::remove_file(path);
+    }
+    written.map_err(failed)?;
+    Ok(Printed::nothing())
+}
 
 fn cpu_info(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let all = selector::select(xe, params, &HOST, &[])?;

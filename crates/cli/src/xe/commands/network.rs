@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::on_uuid("network-destroy", "network.destroy", "Removes a network."),
     Command::own("vif-create", "Adds a network device to a machine.", create_device)
         .required(&["device", "network-uuid", "vm-uuid"])
-        .optional(&["mac"]),
+        .optional(&["mac", "mtu"]),
     Command::on_uuid("vif-destroy", "VIF.destroy", "Removes a network device from its machine."),
     Command::on_uuid("vif-plug", "VIF.plug", "Plugs a network device into its running machine."),
     Command::own(
@@ -66,15 +66,22 @@ fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
 
 fn create_device(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
-    let network = xe.by_uuid("network", params.required("network-uuid")?)?;
+    let (network, record_of) = xe.find("network", params.required("network-uuid")?)?;
+    let mtu = record_of.int("MTU");
+    if params.get("mtu").is_some() && params.int("mtu")? != mtu {
+        return Err(XeError::error(format!(
+            "the network has an MTU of {mtu} bytes, which applies to all of its devices: set that of \
+             the network (network-param-set MTU=), or leave mtu= out"
+        )));
+    }
     // The server chooses an address if it is empty.
     let address = params.get("mac").filter(|mac| *mac != "random").unwrap_or_default();
     let device = record([
         ("VM", vm),
-        ("network", network),
+        ("network", Value::Str(network)),
         ("device", Value::text(params.required("device")?)),
         ("MAC", Value::text(address)),
-        ("MTU", Value::Int(MTU)),
+        ("MTU", Value::Int(mtu)),
         ("other_config", pairs([])),
         ("qos_algorithm_type", Value::text("")),
         ("qos_algorithm_params", pairs([])),

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, Write};
 
+use model::plan::Deadlines;
 use xenapi::Value;
 use xenapi::client::Record;
 
@@ -162,15 +163,39 @@ fn reboot(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     either(xe, params, "VM.clean_reboot", "VM.hard_reboot")
 }
 
-/// Runs the second call if `--force` is given, otherwise the first.
+/// Runs the second call if `--force` is given, otherwise the first, which waits for guests.
 fn either(
     xe: &mut XeSession,
     params: &Params,
     asking: &'static str,
     forcing: &'static str,
 ) -> Result<Printed, XeError> {
-    let method = if params.flag("force")? { forcing } else { asking };
-    Run::OnSelected(&VM, method).run(xe, params)
+    let force = params.flag("force")?;
+    let all = selector::some(xe, params, &VM, &["force"])?;
+    for one in all.iter().filter(|one| !force && one.record.text("power_state") == "Running") {
+        warn_without_agent(xe, &one.record)?;
+    }
+    let method = if force { forcing } else { asking };
+    selector::together(xe, all, |xe, one| xe.begin(method, &[one.value()]))?;
+    Ok(Printed::nothing())
+}
+
+/// Says on standard error why the wait may be long: a guest without an agent is asked by its power
+/// button alone, which not every guest hears.
+fn warn_without_agent(xe: &mut XeSession, vm: &Record) -> Result<(), XeError> {
+    if let Some(metrics) = vm.reference("guest_metrics")
+        && xe.client().record("VM_guest_metrics", metrics)?.flag("PV_drivers_detected")
+    {
+        return Ok(());
+    }
+    let (name, seconds) = (vm.text("name_label"), Deadlines::default().guest.as_secs());
+    let line = format!(
+        "{name}: no guest agent answers; its power button is pressed (ACPI); waiting {seconds} s at \
+         most; --force ends it at once\n"
+    );
+    // The command goes on without its terminal.
+    let _closed = std::io::stderr().write_all(line.as_bytes());
+    Ok(())
 }
 
 fn migrate(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {

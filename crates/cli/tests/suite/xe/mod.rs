@@ -3,6 +3,8 @@
 
 mod server;
 
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
 use server::Server;
@@ -141,9 +143,10 @@ fn one_field_and_all_of_them() {
     world.prints(&["vm-param-set", "uuid=uuid-web", "name-label=new", "other-config:zone=c"]);
     let calls = world.server.calls();
     assert_eq!(
-        calls[calls.len() - 3..],
+        calls[calls.len() - 4..],
         [
             "VM.set_name_label OpaqueRef:web new",
+            "VM.set_in_other_config OpaqueRef:web zone c",
             "VM.remove_from_other_config OpaqueRef:web zone",
             "VM.add_to_other_config OpaqueRef:web zone c",
         ]
@@ -239,7 +242,24 @@ fn errors_say_what_they_are_about() {
         world.fails(&["vbd-plug", "uuid=none"]),
         "No object of this class has this UUID.\nclass: VBD\nuuid: none\n"
     );
-    assert_eq!(world.fails(&["vm-strat"]), "Unknown command: vm-strat\nFor usage run: 'xe help'\n");
+    assert_eq!(
+        world.fails(&["vm-strat"]),
+        "Unknown command: vm-strat; did you mean vm-start?\nFor usage run: 'xe help'\n"
+    );
+    assert_eq!(world.fails(&["vm-list", "params=uuid,nane"]), "Error: Unknown field 'nane'\n");
+    let output = world
+        .command(&["vm-list"])
+        .arg(std::ffi::OsStr::from_bytes(b"name-label=\xff"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("name-label=") && error.contains("is not UTF-8"), "{error}");
+    // Some errors have several references in one parameter.
+    let error = codes::network_contains_vif("OpaqueRef:web,OpaqueRef:db");
+    world.server.state.lock().unwrap().failures.insert("VM.start", error);
+    let error = world.fails(&["vm-start", "vm=web"]);
+    assert!(error.contains("vifs: uuid-web (web),uuid-db (db, of web)\n"), "{error}");
     assert_eq!(
         world.fails(&["vbd-plug"]),
         "Required parameter not found: uuid\nFor usage run: 'xe help'\n"
@@ -288,22 +308,65 @@ fn completion_asks_once() {
     assert_eq!(world.server.calls(), ["VM.get_all_records"]);
 }
 
+/// Functions of a shell: `xe` prints its words, except for the completion.
+const SHELL: &str = r#"
+PS1='READY$ '
+xe() {
+    if [[ $1 == complete ]]; then command xe "$@"; return; fi
+    printf 'GOT'; printf '<%s>' "$@"; printf '\n'
+}
+"#;
+
+/// A user types into bash on a terminal, with the tab key.
 #[test]
-fn bash_takes_the_completion() {
+fn bash_completes_what_is_typed() {
     let world = World::new();
     let script = world.dir.path().join("completion");
-    std::fs::write(&script, world.prints(&["completion", "bash"])).unwrap();
-    let status = Command::new("bash").arg("-n").arg(&script).status().unwrap();
-    assert!(status.success());
+    std::fs::write(&script, world.prints(&["completion", "bash"]) + SHELL).unwrap();
     let bin = std::path::Path::new(env!("CARGO_BIN_EXE_xe")).parent().unwrap();
-    let typed = "COMP_LINE='xe vdi-create vir' COMP_POINT=17; _xe; echo \"${COMPREPLY[@]}\"";
-    let output = Command::new("bash")
-        .args(["-c", &format!("source {}; compopt() {{ :; }}; {typed}", script.display())])
+    let bash = format!("exec bash --noprofile --rcfile {} -i", script.display());
+    let mut terminal = Command::new("script")
+        .args(["-qec", &bash, "/dev/null"])
         .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
         .env("HOME", world.dir.path())
-        .output()
+        .env("XDG_CACHE_HOME", world.dir.path().join("cache"))
+        .env("XE_EXTRA_ARGS", format!("server={}", world.server.socket.display()))
+        .env("INPUTRC", "/dev/null")
+        .env("TERM", "dumb")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
         .unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "virtual-size=\n", "{:?}", output.stderr);
+    let (mut input, mut output) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+    let mut until = |text: &str| {
+        let (mut seen, mut byte) = (Vec::new(), [0]);
+        while !String::from_utf8_lossy(&seen).contains(text) {
+            output.read_exact(&mut byte).unwrap();
+            seen.extend(byte);
+        }
+        String::from_utf8_lossy(&seen).into_owned()
+    };
+    until("READY$ ");
+    for (keys, words) in [
+        ("vm-sta\tvm=we\t", "<vm-start><vm=web>"),
+        ("vm-start vm=d\t", "<vm-start><vm=db, of web>"),
+        ("vm-start vm=db\\,\\ o\t", "<vm-start><vm=db, of web>"),
+        ("vm-start vm=\"db, o\t", "<vm-start><vm=db, of web>"),
+        ("vm-list name-label=Con\t", "<vm-list><name-label=Control domain on host: one>"),
+        ("vm-param-set uuid=u other-config:zo\tc", "<vm-param-set><uuid=u><other-config:zone=c>"),
+        ("vm-list other-config:z\tb", "<vm-list><other-config:zone=b>"),
+        ("-s h -u root vm-sta\t", "<-s><h><-u><root><vm-start>"),
+        ("vm-list params=uuid,name-l\t", "<vm-list><params=uuid,name-label>"),
+        ("vdi-create vir\t1", "<vdi-create><virtual-size=1>"),
+    ] {
+        input.write_all(format!("xe {keys}\n").as_bytes()).unwrap();
+        until("\nGOT");
+        let is = until("READY$ ");
+        let (is, _) = is.split_once(['\r', '\n']).unwrap();
+        assert_eq!(is, words, "{keys}");
+    }
+    input.write_all(b"exit\n").unwrap();
+    assert!(terminal.wait().unwrap().success());
 }
 
 #[test]

@@ -243,6 +243,8 @@ impl State {
             {
                 Ok(Value::text(""))
             }
+            // A XenServer has no such messages.
+            Method::SetIn(..) => Err(codes::method_unknown(name)),
             _ => Err(codes::not_implemented(name)),
         }
     }

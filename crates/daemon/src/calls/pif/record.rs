@@ -17,24 +17,18 @@ pub(super) fn known(view: &View<'_>, host: &Ref, device: &str) -> Option<Ref> {
     view.all(&pif::CLASS).map(crate::db::Object::reference).find(is).cloned()
 }
 
-/// Creates the record of a NIC and a network of its own, named as in XenServer.
+/// Creates the record of a NIC, on this network or on one of its own, which is named as in XenServer.
 pub(super) fn make(
     tx: &mut Tx<'_>,
     host: &Ref,
     host_nic: &HostNic,
-    managed: bool,
+    (managed, net): (bool, Option<&Ref>),
     now: Date,
 ) -> Result<Ref, ApiError> {
-    let label = format!("Pool-wide network associated with {}", host_nic.name);
-    let net = tx.create(
-        &network::CLASS,
-        vec![
-            (network::Field::name_label.into(), Value::Str(label)),
-            (network::Field::MTU.into(), Value::Int(i64::from(host_nic.mtu))),
-        ],
-    )?;
-    let bridge = bridge_of(uuid(&tx.view(), &net, network::Field::uuid)?);
-    tx.set(&net, network::Field::bridge, Value::Str(bridge))?;
+    let net = match net {
+        Some(net) => net.clone(),
+        None => own_network(tx, host_nic)?,
+    };
     let metrics = tx.create(&pif_metrics::CLASS, shown(host_nic, now))?;
     let text = |text: &str| Value::text(text);
     tx.create(
@@ -52,6 +46,18 @@ pub(super) fn make(
             (pif::Field::managed.into(), Value::Bool(managed)),
         ],
     )
+}
+
+fn own_network(tx: &mut Tx<'_>, host_nic: &HostNic) -> Result<Ref, ApiError> {
+    let label = format!("Pool-wide network associated with {}", host_nic.name);
+    let fields = vec![
+        (network::Field::name_label.into(), Value::Str(label)),
+        (network::Field::MTU.into(), Value::Int(i64::from(host_nic.mtu))),
+    ];
+    let net = tx.create(&network::CLASS, fields)?;
+    let bridge = bridge_of(uuid(&tx.view(), &net, network::Field::uuid)?);
+    tx.set(&net, network::Field::bridge, Value::Str(bridge))?;
+    Ok(net)
 }
 
 /// Updates a record to the current state of the NIC.

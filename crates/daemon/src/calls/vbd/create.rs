@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::domain::pci::MAX_CDS;
-use model::vbd::{DeviceNumber, VbdOp, algorithm_with, choose, limits};
+use model::spec::SpecError;
+use model::vbd::{DeviceNumber, VbdOp, algorithm_with, check_limits, check_tuning, choose};
 use model::vm::PowerState;
 use xenapi::table::{FieldIx, vbd, vdi, vm};
 use xenapi::{ApiError, NULL_REF, Value, codes};
@@ -34,6 +35,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let algorithm = given.get("qos_algorithm_type").map_or("", text);
     let algorithm = algorithm_with(algorithm, params.keys().map(String::as_str));
     limited(algorithm, &params)?;
+    tuned(&given.get("other_config").map(plain).unwrap_or_default())?;
     put(&mut fields, vbd::Field::qos_algorithm_type, Value::text(algorithm));
     let made = ctx.change(|tx| {
         let number = allowed(&tx.view(), &new_vbd)?;
@@ -125,13 +127,17 @@ pub(in crate::calls) fn numbers(
 
 /// Checks that the QoS settings are valid.
 pub(crate) fn limited(algorithm: &str, params: &BTreeMap<String, String>) -> Result<(), ApiError> {
-    match limits(algorithm, params) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let value = if error.field == "qos_algorithm_type" { algorithm } else { "" };
-            Err(codes::value_not_supported(error.field, value, error.problem))
-        }
-    }
+    check_limits(algorithm, params).map_err(|error| invalid(error, algorithm))
+}
+
+/// Checks that the settings in `other_config` are valid.
+pub(crate) fn tuned(other_config: &BTreeMap<String, String>) -> Result<(), ApiError> {
+    check_tuning(other_config).map_err(|error| invalid(error, ""))
+}
+
+fn invalid(error: SpecError, algorithm: &str) -> ApiError {
+    let value = if error.field == "qos_algorithm_type" { algorithm } else { "" };
+    codes::value_not_supported(error.field, value, error.problem)
 }
 
 pub(super) fn destroy(ctx: &Ctx, args: &Args) -> CallResult {

@@ -26,6 +26,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     fields.retain(|(field, _)| !past.iter().any(|one| FieldIx::from(*one) == *field));
     let made = ctx.change(|tx| {
         let made = tx.create(&vm::CLASS, fields)?;
+        memory::round(tx, &made)?;
         memory::fit(&tx.view(), &made)?;
         vcpus_fit(&tx.view(), &made)?;
         completed(tx, &made)?;
@@ -54,6 +55,7 @@ pub(super) fn completed(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> 
 pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let vm = ctx.read(|view| id_of(view, &machine))?;
+    ctx.app.restarts.call_off(&ctx.app, vm);
     if ctx.app.machines.is_there(vm) {
         settle(&ctx.app, vm).await;
     }

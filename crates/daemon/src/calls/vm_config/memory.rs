@@ -6,7 +6,7 @@ use xenapi::{ApiError, Value, codes};
 
 use super::allowed;
 use crate::calls::Calls;
-use crate::db::{Ref, View};
+use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::records::fields::int;
@@ -44,13 +44,22 @@ pub(in crate::calls) const CALLS: Calls = &[
     ),
 ];
 
+/// Unit of a machine's memory, in bytes. XenServer also rounds up to it.
+const UNIT: i64 = 1 << 20;
+
+/// Rounds a size in bytes up to the unit. A size that is out of range stays, and is refused later.
+fn rounded(bytes: i64) -> i64 {
+    let over = bytes.rem_euclid(UNIT);
+    if over == 0 { bytes } else { bytes.checked_add(UNIT - over).unwrap_or(bytes) }
+}
+
 fn set(ctx: &Ctx, args: &Args, op: VmOp, bounds: &[(&str, &[vm::Field])]) -> CallResult {
     let machine = args.object();
     ctx.change(|tx| {
         allowed(tx, &machine, op)?;
         for (param, fields) in bounds {
             for field in *fields {
-                tx.set(&machine, *field, Value::Int(args.int(param)))?;
+                tx.set(&machine, *field, Value::Int(rounded(args.int(param))))?;
             }
         }
         fit(&tx.view(), &machine)?;
@@ -58,6 +67,15 @@ fn set(ctx: &Ctx, args: &Args, op: VmOp, bounds: &[(&str, &[vm::Field])]) -> Cal
         tx.set(&machine, TARGET, Value::Int(most))
     })?;
     Ok(nothing())
+}
+
+/// Rounds the bounds of a new machine.
+pub(super) fn round(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
+    for field in [STATIC_MIN, DYNAMIC_MIN, DYNAMIC_MAX, STATIC_MAX, TARGET] {
+        let bytes = int(&tx.view(), machine, field)?;
+        tx.set(machine, field, Value::Int(rounded(bytes)))?;
+    }
+    Ok(())
 }
 
 /// Checks that the bounds are ordered.

@@ -98,7 +98,8 @@ async fn other_paths_and_methods_are_refused() {
         ("GET /jsonrpc HTTP/1.1\r\nHost: h\r\n\r\n", "405", "Only POST"),
         ("POST /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", "405", "Only GET"),
         (
-            "PUT /import/ HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n",
+            "PUT /absent/ HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\
+             Expect: 100-continue\r\n\r\n",
             "404",
             "nothing at",
         ),
@@ -118,6 +119,26 @@ async fn other_paths_and_methods_are_refused() {
     let (head, body) = read_answer(&mut stream).await;
     assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
     assert_eq!(body, "# EOF\n");
+}
+
+/// A client that sends its body first reads why it is refused, instead of a reset.
+#[tokio::test]
+async fn a_body_of_a_refused_request_is_read() {
+    let room = room();
+    let body = "x".repeat(900 << 10);
+    for (method, path, status) in
+        [("PUT", "/absent", "404"), ("POST", "/absent/", "404"), ("PUT", "/jsonrpc", "405")]
+    {
+        let mut stream = room.connect().await;
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let (head, _) = read_answer(&mut stream).await;
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{method} {path}: {head}");
+        assert!(is_closed(&mut stream).await);
+    }
 }
 
 #[tokio::test]

@@ -11,19 +11,19 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::{Echo, ask, is_closed, json, port};
-use crate::http::{ApiHandler, ApiListener, Server, server_config};
+use crate::http::{ApiHandler, ApiListener, Server, tls_identity};
 
 #[tokio::test]
 async fn tls_and_plain_are_different_doors() {
     let dir = tempfile::tempdir().unwrap();
-    let tls = server_config(dir.path(), "host-1").unwrap();
+    let tls = tls_identity(dir.path(), "host-1").unwrap().config;
     let api_handler: Arc<dyn ApiHandler> = Arc::new(Echo::default());
     let mut api_listeners = Vec::new();
     for listen in ["127.0.0.1:0", "127.0.0.1:0,plain"] {
         api_listeners.push(ApiListener::tcp(listen.parse().unwrap(), &tls).await.unwrap());
     }
     let ports: Vec<u16> = api_listeners.iter().map(port).collect();
-    let server = Server::begin(api_listeners, &api_handler);
+    let server = Server::begin(api_listeners, &api_handler, Default::default());
 
     let mut roots = RootCertStore::empty();
     let pem = dir.path().join("certificate.pem");
@@ -58,7 +58,7 @@ async fn tls_and_plain_are_different_doors() {
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let tls = server_config(dir.path(), "h").unwrap();
+    let tls = tls_identity(dir.path(), "h").unwrap().config;
     let first = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
     let taken = first.to_string();
     let error = ApiListener::tcp(taken.parse().unwrap(), &tls).await.unwrap_err().to_string();

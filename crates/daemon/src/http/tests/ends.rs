@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::{Echo, LONG, Room, ask, is_closed, json, port, read_answer, room, room_with, xml};
 use crate::http::limits::ConnectionLimiter;
-use crate::http::{ApiHandler, ApiListener, Server, server_config};
+use crate::http::{ApiHandler, ApiListener, Server, tls_identity};
 
 #[tokio::test]
 async fn a_stop_lets_calls_end_and_cuts_off_who_waits() {
@@ -53,12 +53,17 @@ async fn who_finds_no_place_waits_for_one() {
 #[tokio::test]
 async fn an_address_does_not_get_all_places() {
     let dir = tempfile::tempdir().unwrap();
-    let tls = server_config(dir.path(), "host-1").unwrap();
+    let tls = tls_identity(dir.path(), "host-1").unwrap().config;
     let api_listener = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
     let port = port(&api_listener);
     let api_handler: Arc<dyn ApiHandler> = Arc::new(Echo::default());
-    let server =
-        Server::patient(vec![api_listener], &api_handler, LONG, &ConnectionLimiter::new(8, 0, 2));
+    let server = Server::patient(
+        vec![api_listener],
+        &api_handler,
+        LONG,
+        &ConnectionLimiter::new(8, 0, 2),
+        Default::default(),
+    );
     let from = async |address: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();

@@ -4,6 +4,7 @@ mod calls;
 mod console;
 mod doors;
 mod ends;
+mod web;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
 use super::limits::ConnectionLimiter;
-use super::{ApiHandler, ApiListener, ConsoleError, ConsoleRequest, Peer, Server};
+use super::{ApiHandler, ApiListener, ConsoleError, ConsoleLine, ConsoleRequest, Peer, Server};
 use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
 use crate::sessions::ConnectionSession;
 
@@ -63,7 +64,7 @@ impl ApiHandler for Echo {
         &self,
         console_request: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
+    ) -> BoxFuture<'static, Result<ConsoleLine, ConsoleError>> {
         Box::pin(async move {
             let session = match (console_request.session.as_str(), peer.connection_session) {
                 ("", Some(_)) => "root",
@@ -76,7 +77,7 @@ impl ApiHandler for Echo {
                         let (mut reader, mut writer) = far.into_split();
                         tokio::io::copy(&mut reader, &mut writer).await
                     });
-                    Ok(near)
+                    Ok(ConsoleLine { stream: near, session_ended: Box::pin(pending()) })
                 }
                 ("root", _) => Err(ConsoleError::Absent),
                 _ => Err(ConsoleError::Denied),
@@ -122,8 +123,13 @@ fn room_with(head_deadline: Duration, connection_limiter: &ConnectionLimiter) ->
     let echo = Arc::new(Echo::default());
     let api_handler: Arc<dyn ApiHandler> = echo.clone();
     let api_listener = ApiListener::unix(dir.path().join("socket")).unwrap();
-    let server =
-        Server::patient(vec![api_listener], &api_handler, head_deadline, connection_limiter);
+    let server = Server::patient(
+        vec![api_listener],
+        &api_handler,
+        head_deadline,
+        connection_limiter,
+        Default::default(),
+    );
     Room { dir, echo, server }
 }
 

@@ -4,12 +4,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use xenapi::Value;
-use xenapi::table::{Class, host, pool, task};
+use xenapi::table::{Class, Role, host, pool, task};
 
 use super::ended;
 use crate::db::Ref;
-use crate::dispatch::limits::{CallPermit, MAX_PENDING_OF_SESSION};
-use crate::tasks::Status;
+use crate::dispatch::limits::{CallPermit, MAX_PENDING_OF_SESSION, MAX_WAITS_OF_USER};
+use crate::tasks::{CLIENT_TEXT_BYTES_MAX, MAX_ENDED_OF_USER, Status, create, destroy, set_status};
 use crate::tests::app::TestApp;
 
 fn the(test_app: &TestApp, class: &'static Class) -> Ref {
@@ -90,4 +90,54 @@ async fn who_waits_for_events_takes_no_place() {
     for one in waiting {
         assert_eq!(events_and_token(one.await.unwrap()).0, 1);
     }
+}
+
+/// A user without rights may create tasks. More sessions give no more of them.
+#[tokio::test]
+async fn tasks_of_a_user_without_rights_are_bounded() {
+    let test_app = TestApp::new().await;
+    let ctx = || {
+        let mut ctx = test_app.ctx_of("reader", Role::ReadOnly, "task.create");
+        // The session exists, so its tasks are not orphaned.
+        ctx.session.reference = test_app.session.clone();
+        ctx
+    };
+    let count = || test_app.app.db.read(|view| view.count(&task::CLASS));
+    let long = "x".repeat(CLIENT_TEXT_BYTES_MAX + 1);
+    for (label, description) in [(long.as_str(), ""), ("", long.as_str())] {
+        let error = create(&ctx(), label, description).await.unwrap_err();
+        assert_eq!(error.code, "VALUE_NOT_SUPPORTED");
+    }
+    let mut made = Vec::new();
+    for _ in 0..MAX_PENDING_OF_SESSION {
+        let ctx = ctx();
+        made.push((create(&ctx, "t", "").await.unwrap(), ctx));
+    }
+    let error = create(&ctx(), "t", "").await.unwrap_err();
+    assert_eq!(error.code, "TOO_MANY_PENDING_TASKS", "another session has no more");
+    let operator = test_app.ctx_of("operator", Role::PoolOperator, "task.create");
+    create(&operator, "t", "").await.unwrap();
+    for (it, ctx) in &made {
+        set_status(ctx, it, Status::Success).unwrap();
+    }
+    assert_eq!(count(), MAX_ENDED_OF_USER + 1, "the oldest are gone");
+    let (last, ctx) = made.last().unwrap();
+    destroy(ctx, last).unwrap();
+    assert_eq!(count(), MAX_ENDED_OF_USER);
+}
+
+#[tokio::test]
+async fn waits_of_a_user_without_rights_are_bounded() {
+    let test_app = TestApp::new().await;
+    let reader = test_app.ctx_of("reader", Role::ReadOnly, "event.from").session;
+    let mut held = Vec::new();
+    for _ in 0..MAX_WAITS_OF_USER {
+        held.push(test_app.app.wait_limiter.take(&reader.limit_key()).unwrap());
+    }
+    let again = test_app.ctx_of("reader", Role::ReadOnly, "event.from").session;
+    assert!(test_app.app.wait_limiter.take(&again.limit_key()).is_err(), "in any session");
+    let other = test_app.ctx_of("other", Role::ReadOnly, "event.from").session;
+    test_app.app.wait_limiter.take(&other.limit_key()).unwrap();
+    drop(held);
+    test_app.app.wait_limiter.take(&again.limit_key()).unwrap();
 }

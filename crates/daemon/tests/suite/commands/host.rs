@@ -36,6 +36,19 @@ fn a_host_that_is_emptied_takes_no_machine() {
     assert!(shown.contains("cpu_count"), "{shown}");
 }
 
+/// As XenServer's toolstack does.
+#[test]
+fn a_restart_of_the_daemon_enables_the_host() {
+    let mut typed = Typed::new();
+    typed.does(&["host-disable"]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    let host = typed.only("host", &[]);
+    assert_eq!(typed.get("host", &host, "enabled"), "true");
+    let bytes = |field: &str| typed.get("host", &host, field).parse::<u64>().unwrap();
+    assert!(bytes("memory-free") <= bytes("memory-total"));
+}
+
 #[test]
 fn what_is_kept_can_be_destroyed() {
     let typed = Typed::new();
@@ -113,4 +126,18 @@ fn machines_that_are_chosen_start_with_their_host() {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let known = ["host-param-get", &host_is, "param-name=other-config", "param-key=boot_id"];
     assert_eq!(typed.prints(&known), boot.trim(), "the one to compare with next time");
+}
+
+#[test]
+fn the_database_is_dumped_to_a_new_file() {
+    let typed = Typed::new();
+    typed.machine("kept");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump");
+    let to_file = to("file-name", path.to_str().unwrap());
+    typed.does(&["pool-dump-database", &to_file]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("{\"schema\":") && text.contains("kept"), "{text:.200}");
+    let refused = typed.fails(&["pool-dump-database", &to_file]);
+    assert!(refused.contains("name a new file"), "{refused}");
 }

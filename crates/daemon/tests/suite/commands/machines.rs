@@ -36,6 +36,13 @@ fn memory_is_set_in_every_way() {
     assert_eq!(memory(&typed, &vm), [32, 512, 512, 512]);
     let overhead: u64 = typed.prints(&["vm-compute-memory-overhead", &of]).parse().unwrap();
     assert!(overhead > 0 && overhead < 512 * MIB, "{overhead}");
+    // As in XenServer, a size is rounded up to MiB when it is set.
+    typed.does(&["vm-memory-set", "vm=m", "memory=300000000"]);
+    assert_eq!(typed.get("vm", &vm, "memory-static-max"), (287 * MIB).to_string());
+    typed.does(&["vm-memory-set", "vm=m", "memory=512MiB"]);
+    let refused = typed.fails(&["vm-param-set", &of, "VCPUs-at-startup=2"]);
+    let rule = "1 <= VCPUs_at_startup <= VCPUs_max";
+    assert!(refused.contains(rule), "{refused}");
     let refused = typed.fails(&["vm-memory-dynamic-range-set", &of, "min=2GiB", "max=2GiB"]);
     assert!(refused.contains("bounds of a machine's memory must not cross"), "{refused}");
     assert_eq!(memory(&typed, &vm), [32, 512, 512, 512]);
@@ -122,4 +129,25 @@ fn templates_and_clones() {
     assert_eq!(typed.only("template", &["name-label=copy"]), copy);
     typed.prints(&["template-uninstall", &to("template-uuid", &copy), "--force"]);
     assert_eq!(typed.list("template", &["name-label=copy"]), Vec::<String>::new());
+}
+
+/// A guest without an agent is asked by its power button, so the wait may be long.
+#[test]
+fn a_shutdown_says_what_it_waits_for() {
+    let typed = Typed::new();
+    typed.machine("m");
+    for (words, says) in [
+        (&["vm-shutdown", "vm=m"][..], true),
+        (&["vm-reboot", "vm=m"], true),
+        (&["vm-shutdown", "vm=m", "--force"], false),
+    ] {
+        if typed.get("vm", &typed.only("vm", &["name-label=m"]), "power-state") == "halted" {
+            typed.does(&["vm-start", "vm=m"]);
+        }
+        let output = typed.daemon.xe_output(words).unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told = stderr.contains("m: no guest agent") && stderr.contains("--force");
+        assert_eq!(told, says, "{words:?}: {stderr}");
+    }
 }

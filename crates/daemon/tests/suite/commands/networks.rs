@@ -62,3 +62,85 @@ fn cards_of_the_host_are_made_known_and_plugged() {
     typed.does(&["pif-forget", &is]);
     assert_eq!(devices(), ["eth0"]);
 }
+
+/// A refused value neither deletes the former one nor lifts the limit of a running guest.
+#[test]
+fn a_refused_value_leaves_the_former_one() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let net = typed.prints(&["network-create", "name-label=n"]);
+    let vif = typed.prints(&[
+        "vif-create",
+        &to("vm-uuid", &vm),
+        &to("network-uuid", &net),
+        "device=0",
+        "mac=random",
+    ]);
+    let (vif_is, vbd_is) = (to("uuid", &vif), to("uuid", &typed.only("vbd", &[])));
+    let host_is = to("uuid", &typed.only("host", &[]));
+    typed.does(&["vm-start", "vm=m"]);
+    typed.does(&["vif-param-set", &vif_is, "qos_algorithm_type=ratelimit"]);
+    for (class, is, map, key, good, bad) in [
+        ("vif", &vif_is, "qos_algorithm_params", "kbps", "512", "0"),
+        ("vif", &vif_is, "other-config", "queues", "2", "128"),
+        ("vif", &vif_is, "other-config", "flood-limit", "100", "many"),
+        ("vbd", &vbd_is, "qos_algorithm_params", "iops", "500", "0"),
+        ("vbd", &vbd_is, "other-config", "queues", "4", "257"),
+        ("vbd", &vbd_is, "other-config", "cache", "none", "writethrough"),
+        ("host", &host_is, "other-config", "slice-weight-control", "500", "0"),
+        ("host", &host_is, "other-config", "worker-pool-size", "8", "x"),
+    ] {
+        let set = format!("{class}-param-set");
+        let value = |value: &str| format!("{map}:{key}={value}");
+        typed.does(&[&set, is, &value(good)]);
+        let refused = typed.fails(&[&set, is, &value(bad)]);
+        assert!(refused.contains(key), "{refused}");
+        let uuid = is.trim_start_matches("uuid=");
+        let [uuid, name, key] = [to("uuid", uuid), to("param-name", map), to("param-key", key)];
+        let stays = typed.prints(&[&format!("{class}-param-get"), &uuid, &name, &key]);
+        assert_eq!(stays, good, "{class} {map}:{key}");
+    }
+    let misspelt = typed.fails(&["vif-param-set", &vif_is, "qos_algorithm_params:kpbs=100"]);
+    assert!(misspelt.contains("kpbs") && misspelt.contains("kbps"), "{misspelt}");
+}
+
+/// The kernel has a device of this name, or another network has the bridge.
+#[test]
+fn a_bridge_that_is_none_or_taken_is_refused() {
+    let typed = Typed::new();
+    let refused = typed.fails(&["network-create", "name-label=n", "bridge=lo"]);
+    assert!(refused.contains("bridge") && refused.contains("lo"), "{refused}");
+    typed.prints(&["network-create", "name-label=n", "bridge=br7"]);
+    let refused = typed.fails(&["network-create", "name-label=n2", "bridge=br7"]);
+    assert!(refused.contains("Another network has this bridge"), "{refused}");
+    assert_eq!(typed.list("network", &["name-label=n2"]), Vec::<String>::new());
+}
+
+/// The MTU of a network applies to its VIFs, and they show it.
+#[test]
+fn interfaces_show_the_mtu_that_is_in_force() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let net = |name: &str, mtu: &str| {
+        typed.prints(&["network-create", &to("name-label", name), &to("MTU", mtu)])
+    };
+    let (jumbo, usual) = (net("jumbo", "9000"), net("usual", "1500"));
+    let on = to("network-uuid", &jumbo);
+    let create = ["vif-create", &to("vm-uuid", &vm), &on, "device=0", "mac=random"];
+    let refused = typed.fails(&[&create[..], &["mtu=1500"]].concat());
+    assert!(refused.contains("9000") && refused.contains("network-param-set"), "{refused}");
+    let vif = typed.prints(&[&create[..], &["mtu=9000"]].concat());
+    let mtu = || typed.get("vif", &vif, "MTU");
+    assert_eq!(mtu(), "9000");
+    let vif_is = to("uuid", &vif);
+    typed.does(&["vif-move", &vif_is, &to("network-uuid", &usual)]);
+    assert_eq!(mtu(), "1500");
+    typed.does(&["network-param-set", &to("uuid", &usual), "MTU=4000"]);
+    assert_eq!(mtu(), "4000", "it is not plugged");
+    typed.does(&["vm-start", "vm=m"]);
+    typed.does(&["network-param-set", &to("uuid", &usual), "MTU=2000"]);
+    assert_eq!(mtu(), "4000", "it is plugged");
+    typed.does(&["vm-shutdown", "vm=m", "--force"]);
+    typed.does(&["vm-start", "vm=m"]);
+    assert_eq!(mtu(), "2000");
+}

@@ -23,6 +23,18 @@ fields! { "Bond", PoolOperator;
     auto_update_mac: ro(Bool).or(Yes),
 }
 
+messages! {
+    /// Creates a bond of these PIFs.
+    PoolOperator Long create(network: Ref("network"), members: Set(&Ref("PIF")), MAC: Str;
+        mode: Enum(&enums::BOND_MODE), properties: PAIRS) -> Ref("Bond");
+    /// Destroys the bond.
+    PoolOperator Long destroy(self: Ref("Bond"));
+    /// Sets the mode in which packets are distributed.
+    PoolOperator Long set_mode(self: Ref("Bond"), value: Enum(&enums::BOND_MODE));
+    /// Sets a property of the mode.
+    PoolOperator Long set_property(self: Ref("Bond"), name: Str, value: Str);
+}
+
 /// Definition of the class.
 pub static CLASS: Class =
-    Class::new(("Bond", "Several network devices as one"), Role::PoolOperator, FIELDS, &[]);
+    Class::new(("Bond", "Several network devices as one"), Role::PoolOperator, FIELDS, MESSAGES);

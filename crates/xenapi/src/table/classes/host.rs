@@ -175,6 +175,12 @@ messages! {
     ReadOnly Short compute_memory_overhead(host: Ref("host")) -> Int;
     /// Returns the management PIF.
     PoolOperator Short get_management_interface(host: Ref("host")) -> Ref("PIF");
+    /// Makes this PIF the management interface.
+    PoolOperator Long management_reconfigure(pif: Ref("PIF"));
+    /// Disables the management interface.
+    PoolOperator Long management_disable();
+    /// Returns the certificate with which the host serves TLS, as PEM.
+    ReadOnly Short get_server_certificate(host: Ref("host")) -> Str;
     /// Returns the names of all messages.
     ReadOnly Short list_methods() -> STRS;
     /// Returns the kernel's log.

@@ -86,6 +86,22 @@ messages! {
     PoolOperator Long plug(self: Ref("PIF"));
     /// Takes the device down.
     PoolOperator Long unplug(self: Ref("PIF"));
+    /// Creates a VLAN on a device of the host.
+    PoolOperator Long create_VLAN(
+        device: Str, network: Ref("network"), host: Ref("host"), VLAN: Int) -> Ref("PIF");
+    /// Destroys the record of a VLAN.
+    PoolOperator Long destroy(self: Ref("PIF"));
+    /// Sets the host's IPv4 address on the device.
+    PoolOperator Long reconfigure_ip(self: Ref("PIF"), mode: Enum(&enums::IP_CONFIGURATION_MODE),
+        IP: Str, netmask: Str, gateway: Str, DNS: Str);
+    /// Sets the host's IPv6 address on the device.
+    PoolOperator Long reconfigure_ipv6(self: Ref("PIF"),
+        mode: Enum(&enums::IPV6_CONFIGURATION_MODE), IPv6: Str, gateway: Str, DNS: Str);
+    /// Sets the primary address type.
+    PoolOperator Long set_primary_address_type(
+        self: Ref("PIF"), primary_address_type: Enum(&enums::PRIMARY_ADDRESS_TYPE));
+    /// Sets a property of the card.
+    PoolOperator Long set_property(self: Ref("PIF"), name: Str, value: Str);
     /// Sets whether the device must stay up.
     PoolOperator Short set_disallow_unplug(self: Ref("PIF"), value: Bool);
 }

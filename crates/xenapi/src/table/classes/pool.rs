@@ -122,8 +122,21 @@ fields! { "pool", PoolOperator;
 messages! {
     /// Writes the state to every host. The only host has already written it.
     PoolOperator Long sync_database();
+    /// Returns all records as text, in the form that `ringwayd --import` reads.
+    PoolAdmin Short dump_database() -> Str;
     /// Returns whether an extension with this name is installed.
     PoolAdmin Short has_extension(self: Ref("pool"), name: Str) -> Bool;
+    /// Creates a VLAN on the device of this name, on each host.
+    PoolOperator Long create_VLAN(device: Str, network: Ref("network"), VLAN: Int)
+        -> Set(&Ref("PIF"));
+    /// Creates a VLAN on this PIF, and on that of its name of each other host.
+    PoolOperator Long create_VLAN_from_PIF(pif: Ref("PIF"), network: Ref("network"), VLAN: Int)
+        -> Set(&Ref("PIF"));
+    /// Makes the PIFs of a network the management interfaces.
+    PoolOperator Long management_reconfigure(network: Ref("network"));
+    /// Returns whether guests with UEFI could use secure boot.
+    PoolOperator Short get_guest_secureboot_readiness(self: Ref("pool"))
+        -> Enum(&enums::POOL_GUEST_SECUREBOOT_READINESS);
     /// Returns the license state and its expiry.
     ReadOnly Short get_license_state(self: Ref("pool")) -> PAIRS;
 }

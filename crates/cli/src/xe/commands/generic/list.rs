@@ -21,7 +21,7 @@ pub(super) fn list(
         wanted.extend(params.others(&["params"]));
     }
     let filter = Filter::read(&wanted, columns)?;
-    let shown = shown(kind, columns, params.get("params"));
+    let shown = shown(kind, columns, params.get("params"))?;
     xe.read(&filter.needs())?;
     let needs: Vec<_> = shown.iter().flat_map(|column| column.needs()).collect();
     xe.read(&needs)?;
@@ -36,14 +36,22 @@ pub(super) fn list(
 }
 
 /// Returns the requested columns in their own order.
-fn shown<'a>(kind: &ObjectType, columns: &'a [Column], asked: Option<&str>) -> Vec<&'a Column> {
+fn shown<'a>(
+    kind: &ObjectType,
+    columns: &'a [Column],
+    asked: Option<&str>,
+) -> Result<Vec<&'a Column>, XeError> {
     let names: Vec<&str> = match asked {
         None => kind.shown.to_vec(),
         Some("all") => Vec::new(),
-        Some(names) => names.split(',').map(str::trim).collect(),
+        Some(names) => names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect(),
     };
+    let is_known = |name: &&&str| columns.iter().any(|column| column.is(name));
+    if let Some(name) = names.iter().find(|name| !is_known(name)).filter(|_| asked.is_some()) {
+        return Err(XeError::error(format!("Unknown field '{name}'")));
+    }
     let wanted = |column: &&Column| names.is_empty() || names.iter().any(|name| column.is(name));
-    columns.iter().filter(wanted).collect()
+    Ok(columns.iter().filter(wanted).collect())
 }
 
 fn line(column: &Column, record: &Record, xe: &XeSession) -> Line {

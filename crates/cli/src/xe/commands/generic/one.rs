@@ -12,6 +12,9 @@ use crate::printer::{Line, Printed};
 use crate::values;
 use crate::xe::XeSession;
 
+/// Code for a call that the server does not have.
+const METHOD_UNKNOWN: &str = "MESSAGE_METHOD_UNKNOWN";
+
 /// A record, with operations on its fields.
 pub(super) struct ParamTarget<'x> {
     pub(super) xe: &'x mut XeSession,
@@ -82,19 +85,41 @@ impl ParamTarget<'_> {
         self.call(&method, vec![value])
     }
 
-    /// Sets a member of a map. Removes an existing key first, because adding it again fails.
+    /// Sets a member of a map in one call, so that a refused value leaves the former one.
     fn set_member(&mut self, column: &Column, key: &str, typed: &str) -> Result<(), XeError> {
-        let methods = (column.method("remove_from_"), column.method("add_to_"));
-        let (Some(remove), Some(add)) = methods else { return Err(read_only(column)) };
-        let members = column.members(&self.record, self.xe.tables());
-        if members.iter().any(|(name, _)| name == key) {
-            self.call(&remove, vec![Value::text(key)])?;
-        }
+        let Some(set) = column.method("set_in_") else { return Err(read_only(column)) };
         let value = match column.ty() {
             Type::Map(_, of) => values::parse(self.xe, &column.name, typed, of)?,
             _ => Value::text(typed),
         };
-        self.call(&add, vec![Value::text(key), value])
+        match self.call(&set, vec![Value::text(key), value.clone()]) {
+            Err(error) if error.api_code() == Some(METHOD_UNKNOWN) => {
+                self.replace_member(column, key, value)
+            }
+            other => other,
+        }
+    }
+
+    /// Sets a member of a map at a XenServer, which has no single call for that: removes an existing
+    /// key, because adding it again fails. If the server refuses the value, adds the former one.
+    fn replace_member(&mut self, column: &Column, key: &str, value: Value) -> Result<(), XeError> {
+        let methods = (column.method("remove_from_"), column.method("add_to_"));
+        let (Some(remove), Some(add)) = methods else { return Err(read_only(column)) };
+        let former = match self.record.get(column.field).map(Value::plain) {
+            Some(Value::Map(members)) => members.get(key).cloned(),
+            _ => None,
+        };
+        if former.is_some() {
+            self.call(&remove, vec![Value::text(key)])?;
+        }
+        let added = self.call(&add, vec![Value::text(key), value]);
+        match (added, former) {
+            (Err(error), Some(former)) => {
+                self.call(&add, vec![Value::text(key), former])?;
+                Err(error)
+            }
+            (added, _) => added,
+        }
     }
 
     pub(super) fn add(&mut self, params: &Params) -> Result<Printed, XeError> {

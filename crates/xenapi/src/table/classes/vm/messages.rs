@@ -109,6 +109,8 @@ messages! {
     VmAdmin Short set_NVRAM(self: Ref("VM"), value: PAIRS);
     /// Adds a UEFI variable.
     VmAdmin Short add_to_NVRAM(self: Ref("VM"), key: Str, value: Str);
+    /// Sets a UEFI variable.
+    VmAdmin Short set_in_NVRAM(self: Ref("VM"), key: Str, value: Str);
     /// Removes a UEFI variable.
     VmAdmin Short remove_from_NVRAM(self: Ref("VM"), key: Str);
     /// Sets the BIOS strings.

@@ -1,0 +1,135 @@
+//! Answer to a command that does not exist.
+
+use crate::commands;
+
+/// Most edits between a mistyped command and the one that is meant.
+const EDITS_MAX: usize = 3;
+
+/// First parts of XenServer's commands for which this server has nothing.
+const NOT_HERE: [&str; 33] = [
+    "appliance",
+    "audit-log",
+    "blob",
+    "bond",
+    "cluster",
+    "diagnostic",
+    "drtask",
+    "gpu-group",
+    "host-backup",
+    "host-license",
+    "host-restore",
+    "log",
+    "lvhd",
+    "observer",
+    "patch",
+    "pgpu",
+    "pool-eject",
+    "pool-ha",
+    "pool-join",
+    "pool-restore",
+    "pool-retrieve",
+    "pvs",
+    "pusb",
+    "sdn-controller",
+    "subject-add",
+    "tunnel",
+    "update",
+    "vgpu",
+    "vlan",
+    "vmpp",
+    "vmss",
+    "vtpm",
+    "vusb",
+];
+
+/// Returns the text for an unknown command: what is meant, or that Ringway does not have it.
+pub(crate) fn text(command: &str) -> String {
+    let is_part = |part: &str| {
+        command.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    if NOT_HERE.iter().any(|part| is_part(part)) {
+        return format!("Unknown command: {command}; XenServer has it, Ringway does not");
+    }
+    match nearest(command) {
+        Some(nearest) => format!("Unknown command: {command}; did you mean {nearest}?"),
+        None => format!("Unknown command: {command}"),
+    }
+}
+
+/// Returns the command with the fewest edits, if they are few.
+fn nearest(command: &str) -> Option<String> {
+    // A longer word is no slip of the finger, and would take long.
+    if command.len() > 64 {
+        return None;
+    }
+    let most = EDITS_MAX.min(command.len() / 3);
+    let all = commands::all().into_iter().map(|(name, _)| (edits(command, &name), name));
+    all.filter(|(edits, _)| *edits <= most).min().map(|(_, name)| name)
+}
+
+/// Returns the number of insertions, deletions, replacements and swaps of neighbours between two
+/// words.
+fn edits(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
+    for (at, c) in one.iter().enumerate() {
+        let mut row = vec![at + 1];
+        for (to, d) in other.iter().enumerate() {
+            let cell = |back: usize, place: usize| {
+                let above = rows.len().checked_sub(back).and_then(|row| rows.get(row));
+                above.and_then(|row| row.get(place)).copied().unwrap_or(usize::MAX - 1)
+            };
+            let left = row.last().copied().unwrap_or_default();
+            let mut least = (cell(1, to) + usize::from(c != d)).min(cell(1, to + 1) + 1);
+            least = least.min(left + 1);
+            let swapped =
+                at > 0 && to > 0 && one.get(at - 1) == Some(d) && other.get(to - 1) == Some(c);
+            if swapped {
+                least = least.min(cell(2, to - 1) + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows.last().and_then(|row| row.last()).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_meant_is_named() {
+        for (typed, meant) in [
+            ("vm-strat", "vm-start"),
+            ("vmlist", "vm-list"),
+            ("vm-liist", "vm-list"),
+            ("vdi-creat", "vdi-create"),
+            ("network-lst", "network-list"),
+        ] {
+            assert_eq!(text(typed), format!("Unknown command: {typed}; did you mean {meant}?"));
+        }
+        for typed in ["pool-ha-enable", "vgpu-list", "patch-upload"] {
+            assert!(text(typed).ends_with("XenServer has it, Ringway does not"), "{typed}");
+        }
+        for typed in ["x", "make-coffee", &"v".repeat(10_000)] {
+            assert_eq!(text(typed), format!("Unknown command: {typed}"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_here_is_no_command() {
+        for (name, _) in commands::all() {
+            assert!(!NOT_HERE.contains(&&*name), "{name}");
+        }
+    }
+
+    #[test]
+    fn edits_are_counted() {
+        for (one, other, count) in
+            [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "abd", 1), ("abc", "xyz", 3)]
+        {
+            assert_eq!((edits(one, other), edits(other, one)), (count, count), "{one} {other}");
+        }
+    }
+}
