@@ -92,4 +92,4 @@ pub use extent::{Extent, ExtentKind};
 pub use file::{ImageFile, PlainFile, run_now};
 pub use report::{CheckReport, Fault};
 pub use tables::TableRange;
-pub use writer::ImageWriter;
+pub use writer::{ImageWriter, Presence};

@@ -1,14 +1,18 @@
 //! Copies of disks in new image files.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use disk::DiskError;
+use image::format::Backing;
 use image::qcow2::Qcow2Format;
 use image::vhd::VhdFormat;
-use image::{ImageError, ImageFile, ImageWriter, PlainFile, run_now};
+use image::{ImageError, ImageFile, ImageWriter, PlainFile, Presence, run_now};
 use model::image::{ImageConvert, ImageFormat};
+use model::spec::Backend;
 
 use super::ImageCallError;
 use super::new_file::NewFile;
@@ -34,7 +38,13 @@ enum Target {
 }
 
 impl Target {
-    fn create(file: OwnedFd, format: ImageFormat, size: u64) -> Result<Self, ImageError> {
+    /// Begins an image. One with a reference to an image below is qcow2.
+    fn create(
+        file: OwnedFd,
+        format: ImageFormat,
+        size: u64,
+        backing: Option<Backing>,
+    ) -> Result<Self, ImageError> {
         let file = PlainFile::new(file);
         match format {
             ImageFormat::Raw => {
@@ -43,7 +53,7 @@ impl Target {
                 Ok(Self::Raw(file))
             }
             ImageFormat::Qcow2 => {
-                let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size))?;
+                let writer = run_now(ImageWriter::create_layer(Arc::new(file), size, backing))?;
                 Ok(Self::Qcow2(Box::new(writer)))
             }
             ImageFormat::Vhd => {
@@ -53,23 +63,25 @@ impl Target {
         }
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
+    /// Returns the bytes of which the image says together whether they are present.
+    fn unit_bytes(&self) -> usize {
+        match self {
+            Self::Raw(_) => BLOCK,
+            Self::Qcow2(writer) => writer.unit_bytes(),
+            Self::Vhd(writer) => writer.unit_bytes(),
+        }
+    }
+
+    /// Stores units of which these are present. The others are zeroes.
+    fn write(&mut self, offset: u64, data: &[u8], presence: &[Presence]) -> Result<(), ImageError> {
         let file = match self {
-            Self::Qcow2(writer) => return run_now(writer.write(offset, data)),
-            Self::Vhd(writer) => return run_now(writer.write(offset, data)),
+            Self::Qcow2(writer) => return run_now(writer.write_units(offset, data, presence)),
+            Self::Vhd(writer) => return run_now(writer.write_units(offset, data, presence)),
             Self::Raw(file) => file,
         };
-        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
-        let blocks: Vec<_> = (offset..).step_by(BLOCK).zip(data.chunks(BLOCK)).collect();
-        for run in blocks.chunk_by(|(_, one), (_, next)| is_zero(one) == is_zero(next)) {
-            let Some((at, _)) = run.first().filter(|(_, first)| !is_zero(first)) else { continue };
-            let len = run.iter().map(|(_, block)| block.len()).sum::<usize>();
-            // Within the data.
-            let skip = (at - offset) as usize;
-            let part = data.get(skip..skip + len).unwrap_or_default();
-            run_now(async {
-                file.write_at(*at, part).await.map_err(ImageError::io("write", *at))
-            })?;
+        for (skip, part) in data_runs(data.len(), presence, BLOCK) {
+            let (at, part) = (offset + skip as u64, data.get(part).unwrap_or_default());
+            run_now(async { file.write_at(at, part).await.map_err(ImageError::io("write", at)) })?;
         }
         Ok(())
     }
@@ -83,6 +95,127 @@ impl Target {
     }
 }
 
+/// Returns the ranges of `len` bytes that consist of present units, each with its start.
+fn data_runs(
+    len: usize,
+    presence: &[Presence],
+    unit: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut at = 0;
+    let runs = presence.chunk_by(|one, next| one == next).map(move |run| {
+        let start = at;
+        at = len.min(start + run.len() * unit);
+        (run.first() == Some(&Presence::Data), start..at)
+    });
+    runs.filter(|(is_data, _)| *is_data).map(|(_, range)| (range.start, range))
+}
+
+/// Part of a tree that is copied.
+struct Copied<'a> {
+    source: Source,
+    /// Number of its images that are copied.
+    layers: u32,
+    /// Whether a layer below has what these do not have.
+    has_below: bool,
+    stop: &'a AtomicBool,
+}
+
+impl Copied<'_> {
+    /// Fills `out` with the bytes from `at`, as far as its units are present. Returns their presence.
+    /// A unit that is present in part is so as a whole, with what lies below.
+    fn read(
+        &mut self,
+        at: u64,
+        out: &mut [u8],
+        unit: usize,
+    ) -> Result<Vec<Presence>, ImageCallError> {
+        let (end, mut known) = (at + out.len() as u64, vec![None; out.len().div_ceil(unit)]);
+        let mut from = at;
+        while from < end {
+            let (presence, bytes) = self.source.presence(from, end, self.layers)?;
+            // Within the buffer.
+            let first = (from - at) as usize / unit;
+            from += bytes.max(1);
+            let last = ((from - at) as usize).div_ceil(unit);
+            for one in known.get_mut(first..last).unwrap_or_default() {
+                let is_same = one.is_none_or(|before| before == presence);
+                *one = Some(if is_same { presence } else { Presence::Data });
+            }
+        }
+        let mut known: Vec<_> =
+            known.into_iter().map(|one| one.unwrap_or(Presence::Zero)).collect();
+        out.fill(0);
+        for (skip, range) in data_runs(out.len(), &known, unit) {
+            let part = out.get_mut(range).unwrap_or_default();
+            self.source.read(at + skip as u64, part)?;
+        }
+        for (one, data) in known.iter_mut().zip(out.chunks(unit)) {
+            if *one == Presence::Data && data.iter().all(|byte| *byte == 0) {
+                *one = Presence::Zero;
+            }
+        }
+        Ok(known)
+    }
+
+    /// Returns the first chunk from `at` on that may have something to store, or the end.
+    fn skip(&mut self, mut at: u64) -> Result<u64, ImageCallError> {
+        let size = self.source.size();
+        while at < size {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(at);
+            }
+            let (presence, bytes) = self.source.presence(at, size, self.layers)?;
+            let is_nothing = match presence {
+                Presence::Below => true,
+                Presence::Zero => !self.has_below,
+                Presence::Data => false,
+            };
+            if !is_nothing {
+                break;
+            }
+            at += bytes.max(1);
+        }
+        Ok(at)
+    }
+}
+
+/// Returns the reference of a new image at `path` to the image below it.
+fn reference(path: &Path, below: &Backend) -> Result<Backing, ImageCallError> {
+    let image = below.image().and_then(|(file, format)| Some((file.path()?, format)));
+    let (file, format) = image.ok_or_else(|| {
+        let problem = "a layer lies over an image file; give no layers, and copy the whole disk";
+        ImageCallError::Refused(problem.into())
+    })?;
+    // In one folder, the two may move together.
+    let name = file.file_name().filter(|_| file.parent() == path.parent());
+    let file = name.map_or_else(|| file.to_owned(), PathBuf::from);
+    Ok(Backing { file, format: Some(format.qemu_name().into()) })
+}
+
+/// Opens the source of a copy. Returns it with the reference of the new image.
+fn open<'a>(
+    call: &ImageConvert,
+    stop: &'a Arc<AtomicBool>,
+) -> Result<(Copied<'a>, Option<Backing>), ImageCallError> {
+    let source = Source::open(&call.source, stop)?;
+    if source.size() == 0 {
+        return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
+    }
+    let (images, layers) = (source.images(), call.layers.unwrap_or(u32::MAX));
+    if call.layers.is_some_and(|layers| layers > images) {
+        let problem = format!("layers: the source has {images} images, not {layers}");
+        return Err(ImageCallError::Refused(problem));
+    }
+    let below = call.layers.and_then(|layers| call.source.below(layers));
+    let backing = below.map(|below| reference(&call.path, below)).transpose()?;
+    if backing.is_some() && call.format != ImageFormat::Qcow2 {
+        let problem = "a part of a disk is copied to qcow2 only";
+        return Err(ImageCallError::Refused(problem.into()));
+    }
+    let has_below = backing.is_some();
+    Ok((Copied { source, layers, has_below, stop }, backing))
+}
+
 /// Copies a disk to a new file, which appears when it is complete.
 pub(super) fn convert(
     call: &ImageConvert,
@@ -90,29 +223,26 @@ pub(super) fn convert(
     progress: &Progress,
 ) -> Result<(), ImageCallError> {
     let path = &call.path;
-    let mut source = Source::open(&call.source, stop)?;
-    let size = source.size();
-    if size == 0 {
-        return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
-    }
+    let (mut copied, backing) = open(call, stop)?;
+    let size = copied.source.size();
     progress.total.store(size, Ordering::Relaxed);
     let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
     let failed = ImageCallError::image(path);
     let own = file.fd().try_clone().map_err(DiskError::os("create", path))?;
-    let mut target = Target::create(own, call.format, size).map_err(&failed)?;
+    let mut target = Target::create(own, call.format, size, backing).map_err(&failed)?;
     let (mut at, mut buffer) = (0, vec![0; CHUNK]);
     while at < size {
         if stop.load(Ordering::Relaxed) {
             return Err(failed(ImageError::Stopped));
         }
-        let data = source.next_data(at, size)?;
+        let data = copied.skip(at)?;
         at = at.max(data - data % CHUNK as u64);
         if data < size {
             // At most the length of the buffer.
             let len = (size - at).min(CHUNK as u64) as usize;
             let part = buffer.get_mut(..len).unwrap_or_default();
-            source.read(at, part)?;
-            target.write(at, part).map_err(&failed)?;
+            let presence = copied.read(at, part, target.unit_bytes())?;
+            target.write(at, part, &presence).map_err(&failed)?;
             at += len as u64;
         } else {
             at = size;

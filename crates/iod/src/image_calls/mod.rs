@@ -5,6 +5,8 @@
 
 mod convert;
 mod create;
+#[cfg(test)]
+mod layer_tests;
 mod new_file;
 mod open_file;
 mod qcow2;

@@ -9,7 +9,7 @@ use disk::{DiskError, ImageLock, open_image};
 use image::format::Access;
 use image::qcow2::{Compressed, Image, Mapping};
 use image::vhd::{self, DiskType};
-use image::{ImageError, ImageFile, PlainFile, run_now};
+use image::{ImageError, ImageFile, PlainFile, Presence, run_now};
 use model::spec::Backend;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -168,67 +168,82 @@ impl Source {
         }
     }
 
-    /// Returns the first byte from `at` on that may not be zero, at most `end`. Does not look behind
-    /// `end`: the layer above may hide what is there.
+    /// Returns what the first `layers` images of the tree say about the bytes from `at`, which is
+    /// before `end`, and about how many bytes: at least one, at most to `end`. What all images of a
+    /// tree leave open is zero.
     ///
     /// # Errors
     /// A file fails or is damaged.
-    pub(super) fn next_data(&mut self, at: u64, end: u64) -> Result<u64, ImageCallError> {
-        // Behind its end, a layer is zero.
-        let inside = end.min(self.size);
-        if at >= inside {
-            return Ok(end);
+    pub(super) fn presence(
+        &mut self,
+        at: u64,
+        end: u64,
+        layers: u32,
+    ) -> Result<(Presence, u64), ImageCallError> {
+        let Some(below_layers) = layers.checked_sub(1) else {
+            return Ok((Presence::Below, end - at));
+        };
+        // Behind its end, a layer is zero, and hides what lies below.
+        if at >= self.size {
+            return Ok((Presence::Zero, end - at));
         }
+        let end = end.min(self.size);
         let path = &self.path;
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
-        let found = match &mut self.node {
-            Node::Raw(file) => match seek(file.fd(), SeekFrom::Data(at)) {
-                Ok(found) => found.max(at),
-                Err(Errno::NXIO) => inside,
-                // The storage cannot tell.
-                Err(_) => at,
-            },
+        let (bytes, known, below) = match &mut self.node {
+            Node::Raw(file) => return Ok(raw_presence(file, at, end)),
             Node::Window { child, offset } => {
-                let [at, inside] = [at, inside].map(|one| offset.saturating_add(one));
-                child.next_data(at, inside)?.saturating_sub(*offset)
+                let [at, end] = [at, end].map(|one| offset.saturating_add(one));
+                return child.presence(at, end, layers);
             }
             Node::Vhd { image, below } => {
-                let mut found = at;
-                while found < inside {
-                    let run = run_now(image.lookup(found)).map_err(failed)?;
-                    let next = inside.min(found + run.bytes);
-                    let data = match (run.host_offset, &mut *below) {
-                        (Some(_), _) => found,
-                        (None, Some(below)) => below.next_data(found, next)?,
-                        (None, None) => next,
-                    };
-                    found = data;
-                    if data < next {
-                        break;
-                    }
-                }
-                found
+                let run = run_now(image.lookup(at)).map_err(failed)?;
+                (run.bytes, run.host_offset.map(|_| Presence::Data), below)
             }
             Node::Qcow2 { image, below, .. } => {
-                let mut found = at;
-                while found < inside {
-                    let run = run_now(image.lookup(found)).map_err(failed)?;
-                    let next = inside.min(found + run.bytes);
-                    let data = match (run.mapping, &mut *below) {
-                        (Mapping::Zero, _) | (Mapping::Unallocated, None) => next,
-                        (Mapping::Unallocated, Some(below)) => below.next_data(found, next)?,
-                        (Mapping::Data { .. } | Mapping::Compressed(_), _) => found,
-                    };
-                    found = data;
-                    if data < next {
-                        break;
-                    }
-                }
-                found
+                let run = run_now(image.lookup(at)).map_err(failed)?;
+                let known = match run.mapping {
+                    Mapping::Zero => Some(Presence::Zero),
+                    Mapping::Data { .. } | Mapping::Compressed(_) => Some(Presence::Data),
+                    Mapping::Unallocated => None,
+                };
+                (run.bytes, known, below)
             }
         };
-        Ok(if found < inside { found } else { end })
+        let next = end.min(at.saturating_add(bytes));
+        match (known, below) {
+            (Some(known), _) => Ok((known, next - at)),
+            (None, Some(below)) => below.presence(at, next, below_layers),
+            (None, None) => Ok((Presence::Zero, next - at)),
+        }
     }
+
+    /// Returns the number of images of the tree.
+    pub(super) fn images(&self) -> u32 {
+        match &self.node {
+            Node::Raw(_) => 1,
+            Node::Window { child, .. } => child.images(),
+            Node::Vhd { below, .. } | Node::Qcow2 { below, .. } => {
+                below.as_ref().map_or(1, |below| below.images().saturating_add(1))
+            }
+        }
+    }
+}
+
+/// Returns whether a raw image may have data at `at`, and for how many bytes.
+fn raw_presence(file: &PlainFile, at: u64, end: u64) -> (Presence, u64) {
+    let found = |whence| match seek(file.fd(), whence) {
+        Ok(found) => Some(found.clamp(at, end)),
+        Err(Errno::NXIO) => Some(end),
+        // The storage cannot tell.
+        Err(_) => None,
+    };
+    let data = found(SeekFrom::Data(at)).unwrap_or(at);
+    if data > at {
+        return (Presence::Zero, data - at);
+    }
+    let hole = found(SeekFrom::Hole(at)).filter(|hole| *hole > at).unwrap_or(end);
+    (Presence::Data, hole - at)
 }
 
 fn only_a_part(path: &str) -> String {

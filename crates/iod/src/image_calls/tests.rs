@@ -8,11 +8,10 @@ fn a_conversion_is_shown_while_it_runs_and_leaves_nothing_when_it_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("a"), folder.path().join("b"));
     std::fs::write(&from, [1; 4096]).unwrap();
+    let source = model::spec::Backend::File(from.into());
     let call = model::image::ImageConvert {
-        source: model::spec::Backend::File(from.into()),
-        path: to.clone(),
-        format: ImageFormat::Qcow2,
         deadline_s: 1,
+        ..model::image::ImageConvert::whole(source, to.clone(), ImageFormat::Qcow2)
     };
     let calls = ImageCalls::default();
     let shown = Shown::new(Arc::clone(&calls.converting), &to);

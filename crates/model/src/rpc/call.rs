@@ -276,6 +276,9 @@ impl Call {
                 if paths.into_iter().any(|path| path.is_none_or(|path| !path.is_absolute())) {
                     return Err(invalid("the files of source must be absolute paths".into()));
                 }
+                if convert.layers == Some(0) {
+                    return Err(invalid("layers must be at least 1".into()));
+                }
                 Ok(Self::ImageConvert(convert))
             }
             "image.snapshot" => {

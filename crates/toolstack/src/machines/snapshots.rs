@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId, VdiId};
-use model::image::{ImageConvert, ImageFormat, ImageSnapshotCall, MAX_IMAGE_DEADLINE_S};
+use model::image::{ImageConvert, ImageFormat, ImageSnapshotCall};
 use model::report::DiskStats;
 use model::rpc::SnapshotDisk;
 use model::spec::FileRef;
@@ -127,8 +127,7 @@ impl Machines {
         let (from, to) = (self.place(from.0, from.1).await?, self.place(to.0, to.1).await?);
         let source = from.driver.images(from.sr, vdi).await?;
         let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
-        let (format, deadline_s) = (ImageFormat::Raw, MAX_IMAGE_DEADLINE_S);
-        let convert = ImageConvert { source, path, format, deadline_s };
+        let convert = ImageConvert::whole(source, path, ImageFormat::Raw);
         let copied = from.datapath.convert(&convert, progress).await;
         if let Err(error) = copied {
             // The image appears when it is complete, so there is nothing to remove in most cases.

@@ -59,8 +59,8 @@ impl Convert {
             backing_format,
         };
         let path = absolute(&new)?;
-        let params =
-            ImageConvert { source: image.backend()?, path: path.clone(), format: to, deadline_s };
+        let whole = ImageConvert::whole(image.backend()?, path.clone(), to);
+        let params = ImageConvert { deadline_s, ..whole };
         let converted = if stderr().is_terminal() {
             let mut reports = RpcConnection::connect(control).await?;
             tokio::select! {
