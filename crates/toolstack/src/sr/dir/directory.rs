@@ -99,13 +99,14 @@ impl<'a> SrDirectory<'a> {
             volumes => return Err(SrError::NotEmpty { volumes }),
         }
         self.clean()?;
+        self.clear_merge()?;
         self.remove(MARKER)?;
         self.remove(STORAGE_BLOCKS)?;
         self.remove(PROFILE_FILE)?;
         self.settle()
     }
 
-    fn at(place: &'a Path) -> Result<Self, SrError> {
+    pub(super) fn at(place: &'a Path) -> Result<Self, SrError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(place, flags, Mode::empty()) {
             Ok(fd) => Ok(Self { fd, place }),
@@ -145,7 +146,8 @@ impl<'a> SrDirectory<'a> {
     pub(crate) fn volumes(&self) -> Result<Vec<Volume>, SrError> {
         let names = self.names()?;
         let records = self.records(&names)?;
-        let shared: BTreeSet<_> = records.values().flat_map(Record::files).collect();
+        let shared = records.values().flat_map(Record::files);
+        let shared: BTreeSet<_> = shared.chain(self.merge_journal()?.new_images()).collect();
         let mut volumes = Vec::new();
         for image in names.iter().filter_map(|name| ImageName::parse(name)) {
             let Some(vdi) = image.unrecorded() else { continue };

@@ -71,7 +71,7 @@ impl SrDirectory<'_> {
             .collect()
     }
 
-    fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
+    pub(super) fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
         if let Some(marker) = self.marker()?.and_then(Marker::with_records) {
             let text = marker.text();
             let bytes = text.len().try_into().unwrap_or_default();
@@ -265,7 +265,8 @@ impl SrDirectory<'_> {
         self.put_record(vdi, &Record { incomplete: true, ..record })?;
         let others = self.records(&self.names()?)?;
         let others = others.iter().filter(|(other, _)| **other != vdi);
-        let used: BTreeSet<_> = others.flat_map(|(_, other)| other.files()).collect();
+        let used = others.flat_map(|(_, other)| other.files());
+        let used: BTreeSet<_> = used.chain(self.merge_journal()?.new_images()).collect();
         for image in files.difference(&used) {
             self.remove(&image.to_string())?;
         }
@@ -288,7 +289,7 @@ impl SrDirectory<'_> {
         Ok(())
     }
 
-    fn has(&self, name: &str) -> Result<bool, SrError> {
+    pub(super) fn has(&self, name: &str) -> Result<bool, SrError> {
         match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT) => Ok(false),

@@ -112,5 +112,19 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let volume = |volume: Volume| SrResponse::Volume(volume.into());
             Ok(added.map_or(SrResponse::Nothing, volume))
         }
+        SrRequest::BeginMerge { into, kept } => {
+            let kept = kept.iter().filter_map(|vdi| vdi.parse().ok().map(VdiId)).collect();
+            let merge = open()?.begin_merge(*into, &kept)?;
+            Ok(merge.map_or(SrResponse::Nothing, SrResponse::Merge))
+        }
+        SrRequest::MergeUsers => {
+            let users = open()?.merge_users()?;
+            Ok(SrResponse::Vdis(users.iter().map(ToString::to_string).collect()))
+        }
+        SrRequest::SwitchMerge { vdi } => {
+            open()?.switch_merge(VdiId(*vdi)).map(|()| SrResponse::Nothing)
+        }
+        SrRequest::EndMerge => open()?.end_merge().map(SrResponse::Is),
+        SrRequest::Orphans => open()?.orphans().map(SrResponse::Images),
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the directory without a worker.
 
+mod merge;
 mod tree;
 
 use std::os::unix::fs::PermissionsExt;

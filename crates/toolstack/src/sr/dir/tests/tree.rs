@@ -5,17 +5,17 @@ use super::super::tree::record_name;
 use super::*;
 use crate::sr::SnapshotOf;
 
-fn image(n: u8) -> String {
+pub(super) fn image(n: u8) -> String {
     ImageName::qcow2(vdi(n).0).to_string()
 }
 
 /// Creates the image that the record of volume `of` names, as a `ringway-io` would.
-fn create_image(dir: &TempDir, n: u8) {
+pub(super) fn create_image(dir: &TempDir, n: u8) {
     std::fs::write(dir.path().join(image(n)), "an image").unwrap();
 }
 
 /// Takes a snapshot of a volume that no guest writes.
-fn snapshot(dir: &TempDir, of: u8, (snapshot, layer): (u8, u8)) {
+pub(super) fn snapshot(dir: &TempDir, of: u8, (snapshot, layer): (u8, u8)) {
     open(dir).prepare_layer(vdi(of), vdi(layer).0, None).unwrap();
     create_image(dir, layer);
     open(dir).settle_layer(vdi(of), None).unwrap();
@@ -24,11 +24,11 @@ fn snapshot(dir: &TempDir, of: u8, (snapshot, layer): (u8, u8)) {
     assert!(added.read_only && added.snapshot_of == snapshot_of, "{added:?}");
 }
 
-fn images(dir: &TempDir, n: u8) -> Vec<String> {
+pub(super) fn images(dir: &TempDir, n: u8) -> Vec<String> {
     open(dir).images(vdi(n)).unwrap()
 }
 
-fn listed(dir: &TempDir) -> Vec<VdiId> {
+pub(super) fn listed(dir: &TempDir) -> Vec<VdiId> {
     open(dir).volumes().unwrap().iter().map(|volume| volume.vdi).collect()
 }
 
