@@ -160,6 +160,7 @@ async fn house(
         writes: Default::default(),
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
+        coalescer: Default::default(),
         drivers,
         slices: slices.clone(),
         clock,

@@ -25,6 +25,10 @@ pub struct TaskHandle {
 }
 
 impl TaskHandle {
+    pub(super) fn new(app: &Arc<AppState>, reference: Ref, cancel: &CancelToken) -> Self {
+        Self { app: app.clone(), reference, cancel: cancel.clone() }
+    }
+
     /// Returns the reference of the task.
     pub fn reference(&self) -> &Ref {
         &self.reference

@@ -142,6 +142,7 @@ impl TestApp {
             writes: Default::default(),
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
+            coalescer: Default::default(),
             drivers,
             slices: Slices::none(Weights::default()).into(),
             clock,

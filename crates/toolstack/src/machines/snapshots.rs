@@ -33,10 +33,10 @@ pub struct SnapshotPlan {
 }
 
 /// SR with its driver.
-struct Place<'a> {
-    sr: SrId,
-    driver: &'a dyn SrDriver,
-    datapath: Arc<dyn Datapath>,
+pub(super) struct Place<'a> {
+    pub(super) sr: SrId,
+    pub(super) driver: &'a dyn SrDriver,
+    pub(super) datapath: Arc<dyn Datapath>,
 }
 
 /// Volume that gets a new image.
@@ -125,10 +125,17 @@ impl Machines {
         progress: &(dyn Fn(f64) + Send + Sync),
     ) -> Result<Volume, StepError> {
         let (from, to) = (self.place(from.0, from.1).await?, self.place(to.0, to.1).await?);
-        let source = from.driver.images(from.sr, vdi).await?;
+        let mut source = from.driver.images(from.sr, vdi).await?;
         let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
-        let convert = ImageConvert::whole(source, path, ImageFormat::Raw);
-        let copied = from.datapath.convert(&convert, progress).await;
+        let copied = loop {
+            let convert = ImageConvert::whole(source.clone(), path.clone(), ImageFormat::Raw);
+            let copied = from.datapath.convert(&convert, progress).await;
+            match from.driver.images(from.sr, vdi).await {
+                // A merge of images has removed some before they were opened.
+                Ok(present) if copied.is_err() && present != source => source = present,
+                _ => break copied,
+            }
+        };
         if let Err(error) = copied {
             // The image appears when it is complete, so there is nothing to remove in most cases.
             let _left = to.driver.destroy_volume(to.sr, copy).await;
@@ -137,7 +144,7 @@ impl Machines {
         Ok(to.driver.settle_layer(to.sr, copy, None).await?)
     }
 
-    async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {
+    pub(super) async fn place(&self, sr: SrId, kind: &str) -> Result<Place<'_>, StepError> {
         let driver = self.drivers.sr(kind);
         let driver = driver.ok_or_else(|| missing("no driver for storage of type", kind))?;
         if !driver.can_snapshot() {
@@ -148,7 +155,10 @@ impl Machines {
 
     /// Locks volumes against other storage calls. In order, so that two callers never wait for each
     /// other.
-    async fn lock_all(&self, vdis: impl IntoIterator<Item = VdiId>) -> Vec<StorageTurn<'_>> {
+    pub(super) async fn lock_all(
+        &self,
+        vdis: impl IntoIterator<Item = VdiId>,
+    ) -> Vec<StorageTurn<'_>> {
         let mut vdis: Vec<_> = vdis.into_iter().collect();
         vdis.sort();
         vdis.dedup();
@@ -244,7 +254,7 @@ impl Machines {
 }
 
 /// Lock of a volume's storage calls, which removes an unused entry when it is dropped.
-struct StorageTurn<'a> {
+pub(super) struct StorageTurn<'a> {
     machines: &'a Machines,
     vdi: VdiId,
     turn: Option<OwnedMutexGuard<()>>,

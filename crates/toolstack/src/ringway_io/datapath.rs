@@ -4,7 +4,7 @@ use std::fmt;
 
 use model::image::{ImageConvert, ImageSnapshotCall};
 use model::report::Stats;
-use model::rpc::{DiskReply, SnapshotDisk};
+use model::rpc::{DiskReply, Replace, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 
 use super::DatapathError;
@@ -29,6 +29,8 @@ pub trait Datapath: fmt::Debug + Send + Sync {
         &'a self,
         disks: &'a [SnapshotDisk],
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Replaces the backend of a disk by another one with the same content.
+    fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Creates an image over another one that no program writes.
     fn create_layer<'a>(
         &'a self,

@@ -12,7 +12,7 @@ use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
     PollStats, QueuePolling, ShareReport, Stats,
 };
-use model::rpc::{DiskReply, RpcError, SnapshotDisk, code};
+use model::rpc::{DiskReply, Replace, RpcError, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, FileRef, PollSpec};
 use tokio::sync::{mpsc, oneshot};
 
@@ -194,6 +194,10 @@ impl Datapath for SimPath {
             let why = |disk: &SnapshotDisk| format!("there is no disk {}", disk.id);
             none.map_or(Ok(()), |disk| Err(refused(CallKind::Snapshot, why(disk))))
         }))
+    }
+
+    fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.about(&replace.id, |disk| disk.spec.backend = replace.backend.clone()))
     }
 
     fn create_layer<'a>(

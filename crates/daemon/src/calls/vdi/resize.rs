@@ -48,7 +48,7 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
     let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
     let under_way = begin(ctx, &disk, op, Some(SrOp::VdiResize)).await?;
-    let taken = if op == VdiOp::Resize { Some(taken(ctx, &disk, op)?) } else { None };
+    let taken = if op == VdiOp::Resize { Some(taken(ctx, &disk, op).await?) } else { None };
     let now = ctx.read(|view| bytes(view, &disk.disk, vdi::Field::virtual_size))?;
     if wanted < now {
         let why = format!("a disk of {now} bytes is not made smaller: its end would be lost");
