@@ -24,7 +24,7 @@ fn a_guest_goes_on_after_snapshots_and_comes_back_to_them() {
     machine.write(&mut shell, BLOCK, "second");
     assert_eq!(machine.stored(BLOCK), "first");
     assert_eq!(layers(&mut world, &machine), 2);
-    datapath_dies(&mut world, &machine, &mut shell);
+    datapath_dies(&mut world, &machine, &mut shell, (BLOCK, "second"), 2);
     daemon_dies(&mut world, &machine, &mut shell);
     clone_is_plugged(&mut world, &machine, &first, &mut shell);
 
@@ -42,7 +42,7 @@ fn a_guest_goes_on_after_snapshots_and_comes_back_to_them() {
 }
 
 /// Takes a snapshot with `xe`. Returns its reference.
-fn snapshot(world: &mut World, machine: &Machine, name: &str) -> String {
+pub(super) fn snapshot(world: &mut World, machine: &Machine, name: &str) -> String {
     let (vm, name) = (format!("uuid={}", machine.uuid), format!("new-name-label={name}"));
     let uuid = world.daemon.xe_prints(&["vm-snapshot", &vm, &name]).unwrap();
     let made = world.made("VM.get_by_uuid", &of(&uuid));
@@ -51,13 +51,20 @@ fn snapshot(world: &mut World, machine: &Machine, name: &str) -> String {
 }
 
 /// Returns the number of images of the disk that the guest has.
-fn layers(world: &mut World, machine: &Machine) -> usize {
+pub(super) fn layers(world: &mut World, machine: &Machine) -> usize {
     let backend: Backend = world.served(&machine.slot).unwrap().backend;
     backend.files().count()
 }
 
-/// The next `ringway-io` serves the new image, although keeper and worker died.
-fn datapath_dies(world: &mut World, machine: &Machine, shell: &mut Shell) {
+/// The next `ringway-io` serves the same `count` images, although keeper and worker died. A block has
+/// this word.
+pub(super) fn datapath_dies(
+    world: &mut World,
+    machine: &Machine,
+    shell: &mut Shell,
+    (block, word): (u64, &str),
+    count: usize,
+) {
     for stats in world.datapaths().into_iter().filter(|stats| !stats.disks.is_empty()) {
         let keeper = stats.keeper.map(|keeper| keeper.pid);
         for pid in keeper.into_iter().chain([stats.pid]) {
@@ -66,11 +73,11 @@ fn datapath_dies(world: &mut World, machine: &Machine, shell: &mut Shell) {
             let _ended = kill_process(pid, Signal::KILL);
         }
     }
-    machine.write(shell, BLOCK + 1, "later");
+    machine.write(shell, BLOCK + 100, "later");
     let read = "echo 3 >/proc/sys/vm/drop_caches";
     shell.run(read, PATIENCE).unwrap();
-    assert_eq!(machine.read(shell, BLOCK), "second");
-    assert_eq!(layers(world, machine), 2);
+    assert_eq!(machine.read(shell, block), word);
+    assert_eq!(layers(world, machine), count);
 }
 
 /// The next daemon takes another snapshot.
@@ -121,7 +128,7 @@ fn disks(world: &mut World, machine: &str) -> Vec<(String, String)> {
 }
 
 /// The space of all images comes back.
-fn nothing_is_left(world: &mut World, machine: &Machine) {
+pub(super) fn nothing_is_left(world: &mut World, machine: &Machine) {
     for (_, disk) in world.client.records("VDI").unwrap() {
         assert!(!disk.text("name_label").is_empty());
     }
