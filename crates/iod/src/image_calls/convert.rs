@@ -1,10 +1,10 @@
 //! Copies of disks in new image files.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use disk::DiskError;
 use image::format::Backing;
@@ -15,11 +15,16 @@ use model::image::{ImageConvert, ImageFormat};
 use model::spec::Backend;
 
 use super::ImageCallError;
-use super::new_file::NewFile;
+use super::new_file::{DIRECT_BLOCK, NewFile, plain};
+use super::pace::{DiskLoad, Pace, STEP};
 use super::source::Source;
 
 /// Bytes that are copied together, a multiple of every cluster.
 const CHUNK: usize = 2 << 20;
+/// Bytes that are copied together in the background, a multiple of the clusters of new qcow2 images.
+const BACKGROUND_CHUNK: usize = 256 << 10;
+/// Longest sleep of a copy that pauses, before it looks whether it must stop.
+const NAP: Duration = Duration::from_millis(50);
 /// Bytes of a raw image that are stored or left out together.
 const BLOCK: usize = 4096;
 
@@ -40,12 +45,11 @@ enum Target {
 impl Target {
     /// Begins an image. One with a reference to an image below is qcow2.
     fn create(
-        file: OwnedFd,
+        file: PlainFile,
         format: ImageFormat,
         size: u64,
         backing: Option<Backing>,
     ) -> Result<Self, ImageError> {
-        let file = PlainFile::new(file);
         match format {
             ImageFormat::Raw => {
                 let sized = file.set_len(size);
@@ -197,7 +201,7 @@ fn open<'a>(
     call: &ImageConvert,
     stop: &'a Arc<AtomicBool>,
 ) -> Result<(Copied<'a>, Option<Backing>), ImageCallError> {
-    let source = Source::open(&call.source, stop)?;
+    let source = Source::open_for(&call.source, stop, call.background)?;
     if source.size() == 0 {
         return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
     }
@@ -216,11 +220,48 @@ fn open<'a>(
     Ok((Copied { source, layers, has_below, stop }, backing))
 }
 
-/// Copies a disk to a new file, which appears when it is complete.
+/// Pauses of a copy in the background.
+struct Pauses<'a> {
+    pace: Pace,
+    load: &'a dyn Fn() -> DiskLoad,
+    /// Begin of the step under way.
+    began: Instant,
+}
+
+impl<'a> Pauses<'a> {
+    fn new(load: &'a dyn Fn() -> DiskLoad) -> Self {
+        Self { pace: Pace::new(load()), load, began: Instant::now() }
+    }
+
+    /// Pauses if the step under way is long enough and guests need it.
+    fn make_way(&mut self, stop: &AtomicBool) {
+        let step = self.began.elapsed();
+        if step < STEP {
+            return;
+        }
+        let pause = self.pace.after_step(step, (self.load)());
+        let until = Instant::now() + pause;
+        while !stop.load(Ordering::Relaxed) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+        if !pause.is_zero() {
+            self.pace.after_pause((self.load)());
+        }
+        self.began = Instant::now();
+    }
+}
+
+/// Copies a disk to a new file, which appears when it is complete. `load` is that of the disks for
+/// which a copy in the background makes way.
 pub(super) fn convert(
     call: &ImageConvert,
     stop: &Arc<AtomicBool>,
     progress: &Progress,
+    load: &dyn Fn() -> DiskLoad,
 ) -> Result<(), ImageCallError> {
     let path = &call.path;
     let (mut copied, backing) = open(call, stop)?;
@@ -229,17 +270,23 @@ pub(super) fn convert(
     let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
     let failed = ImageCallError::image(path);
     let own = file.fd().try_clone().map_err(DiskError::os("create", path))?;
+    // A raw image ends with the last byte, which direct I/O may not write alone.
+    let is_aligned = call.format != ImageFormat::Raw || size.is_multiple_of(DIRECT_BLOCK as u64);
+    let own = plain(own, call.background && is_aligned);
     let mut target = Target::create(own, call.format, size, backing).map_err(&failed)?;
-    let (mut at, mut buffer) = (0, vec![0; CHUNK]);
+    let mut pauses = call.background.then(|| Pauses::new(load));
+    let is_small = call.background && call.format != ImageFormat::Vhd;
+    let chunk = if is_small { BACKGROUND_CHUNK } else { CHUNK };
+    let (mut at, mut buffer) = (0, vec![0; chunk]);
     while at < size {
         if stop.load(Ordering::Relaxed) {
             return Err(failed(ImageError::Stopped));
         }
         let data = copied.skip(at)?;
-        at = at.max(data - data % CHUNK as u64);
+        at = at.max(data - data % chunk as u64);
         if data < size {
             // At most the length of the buffer.
-            let len = (size - at).min(CHUNK as u64) as usize;
+            let len = (size - at).min(chunk as u64) as usize;
             let part = buffer.get_mut(..len).unwrap_or_default();
             let presence = copied.read(at, part, target.unit_bytes())?;
             target.write(at, part, &presence).map_err(&failed)?;
@@ -248,6 +295,9 @@ pub(super) fn convert(
             at = size;
         }
         progress.done.store(at, Ordering::Relaxed);
+        if let Some(pauses) = &mut pauses {
+            pauses.make_way(stop);
+        }
     }
     target.finish().map_err(&failed)?;
     Ok(file.publish().map_err(DiskError::os("store", path))?)

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use image::PlainFile;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, linkat, open};
 use rustix::io::Errno;
 
 /// Permissions of a new file, less the process's mask.
@@ -25,6 +27,20 @@ pub(super) struct NewFile {
 /// Returns the folder of a path.
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Alignment that is enough for direct I/O on every storage, in bytes.
+pub(super) const DIRECT_BLOCK: usize = 4096;
+
+/// Returns the file for reads and writes, without the page cache if `direct` and if that is possible.
+pub(super) fn plain(file: OwnedFd, direct: bool) -> PlainFile {
+    let set = || fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT);
+    if direct && set().is_ok() {
+        let file = Arc::new(file);
+        return PlainFile::direct(Arc::clone(&file), DIRECT_BLOCK)
+            .unwrap_or_else(|_| PlainFile::shared(file));
+    }
+    PlainFile::new(file)
 }
 
 impl NewFile {

@@ -15,6 +15,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::ImageCallError;
+use super::new_file::plain;
 
 /// Disk that is read. All its files are locked against writers.
 pub(super) struct Source {
@@ -49,22 +50,34 @@ impl Source {
     /// # Errors
     /// A file cannot be opened, another process writes it, or it is not as stated.
     pub(super) fn open(backend: &Backend, stop: &Arc<AtomicBool>) -> Result<Self, ImageCallError> {
+        Self::open_for(backend, stop, false)
+    }
+
+    /// As [`Self::open`]. If `direct`, files are read without the page cache where that is possible.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn open_for(
+        backend: &Backend,
+        stop: &Arc<AtomicBool>,
+        direct: bool,
+    ) -> Result<Self, ImageCallError> {
         match backend {
             Backend::File(file) => {
                 let (path, fd, lock) = locked(file.path())?;
                 let size = seek(&fd, SeekFrom::End(0)).map_err(DiskError::os("measure", path))?;
-                let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+                let file = plain(fd.try_clone().map_err(DiskError::os("open", path))?, direct);
                 let path = path.display().to_string();
                 Ok(Self { node: Node::Raw(file), size, path, _lock: Some(lock) })
             }
             Backend::Qcow2 { file, backing } => {
                 let (path, fd, lock) = locked(file.path())?;
-                let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+                let file = plain(fd.try_clone().map_err(DiskError::os("open", path))?, direct);
                 let path = path.display().to_string();
                 let failed = |source| ImageCallError::Image { path: path.clone(), source };
                 let mut image = run_now(Image::open(file, Access::Read)).map_err(failed)?;
                 image.stop_when(Arc::clone(stop));
-                let below = backing.as_deref().map(|backing| Self::open(backing, stop));
+                let below = backing.as_deref().map(|backing| Self::open_for(backing, stop, direct));
                 let below = below.transpose()?.map(Box::new);
                 if below.is_none() && image.header().backing().is_some() {
                     return Err(ImageCallError::Refused(only_a_part(&path)));
@@ -73,9 +86,11 @@ impl Source {
                 let node = Node::Qcow2 { image: Box::new(image), below, cluster: None };
                 Ok(Self { node, size, path, _lock: Some(lock) })
             }
-            Backend::Vhd { file, backing } => Self::open_vhd(file.path(), backing.as_deref(), stop),
+            Backend::Vhd { file, backing } => {
+                Self::open_vhd(file.path(), backing.as_deref(), (stop, direct))
+            }
             Backend::Raw { child, offset, size } => {
-                let child = Self::open(child, stop)?;
+                let child = Self::open_for(child, stop, direct)?;
                 if offset.checked_add(*size).is_none_or(|end| end > child.size) {
                     let problem =
                         format!("the window of {size} bytes at {offset} is not inside its image");
@@ -95,15 +110,15 @@ impl Source {
     fn open_vhd(
         path: Option<&Path>,
         backing: Option<&Backend>,
-        stop: &Arc<AtomicBool>,
+        (stop, direct): (&Arc<AtomicBool>, bool),
     ) -> Result<Self, ImageCallError> {
         let (path, fd, lock) = locked(path)?;
-        let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+        let file = plain(fd.try_clone().map_err(DiskError::os("open", path))?, direct);
         let path = path.display().to_string();
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         let mut image = run_now(vhd::Image::open(file, Access::Read)).map_err(failed)?;
         image.stop_when(Arc::clone(stop));
-        let below = backing.map(|backing| Self::open(backing, stop)).transpose()?;
+        let below = backing.map(|backing| Self::open_for(backing, stop, direct)).transpose()?;
         let parent_id = below.as_ref().and_then(|below| match &below.node {
             Node::Vhd { image, .. } => Some(image.footer().unique_id),
             _ => None,
