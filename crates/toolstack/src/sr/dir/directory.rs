@@ -147,7 +147,7 @@ impl<'a> SrDirectory<'a> {
         let names = self.names()?;
         let records = self.records(&names)?;
         let shared = records.values().flat_map(Record::files);
-        let shared: BTreeSet<_> = shared.chain(self.merge_journal()?.new_images()).collect();
+        let shared: BTreeSet<_> = shared.chain(self.merge_journal()?.images()).collect();
         let mut volumes = Vec::new();
         for image in names.iter().filter_map(|name| ImageName::parse(name)) {
             let Some(vdi) = image.unrecorded() else { continue };

@@ -99,7 +99,7 @@ impl SrDirectory<'_> {
             }
             volumes.push(of_record(vdi, &record));
         }
-        let known: BTreeSet<_> = below.keys().copied().chain(journal.new_images()).collect();
+        let known: BTreeSet<_> = below.keys().copied().chain(journal.images()).collect();
         let mut orphans = BTreeSet::new();
         for image in names.iter().filter_map(|name| ImageName::parse(name)) {
             if known.contains(&image) {

@@ -71,9 +71,12 @@ impl MergeJournal {
         Ok(journal)
     }
 
-    /// Returns the images that are no volumes, whatever their names say, and not lost either.
-    pub(super) fn new_images(&self) -> impl Iterator<Item = ImageName> + '_ {
-        self.merge.iter().map(|merge| merge.into).chain(self.abandoned.iter().copied())
+    /// Returns the images that belong to merges: no volumes, whatever their names say, and not lost
+    /// either. The end of the merge removes those that no record names.
+    pub(super) fn images(&self) -> impl Iterator<Item = ImageName> + '_ {
+        let former = self.merge.iter().flat_map(|merge| merge.images.iter().copied());
+        let new = self.merge.iter().map(|merge| merge.into);
+        former.chain(new).chain(self.abandoned.iter().copied())
     }
 
     /// Gives up the merge.
@@ -120,10 +123,10 @@ impl SrDirectory<'_> {
         self.replace(MERGE, bytes, |mut file| file.write_all(&text))
     }
 
-    /// Removes the journal, and the new images that it names. No volume has one of them.
+    /// Removes the journal, and the images that it names. No volume has one of them.
     pub(super) fn clear_merge(&self) -> Result<(), SrError> {
         let journal = self.merge_journal()?;
-        journal.new_images().try_for_each(|image| self.remove(&image.to_string()))?;
+        journal.images().try_for_each(|image| self.remove(&image.to_string()))?;
         self.remove(MERGE)
     }
 
@@ -154,13 +157,13 @@ mod tests {
         assert_eq!(again(&journal), journal);
         journal.abandon();
         assert_eq!(again(&journal), journal);
-        assert_eq!(journal.new_images().collect::<Vec<_>>(), [image(3)]);
+        assert_eq!(journal.images().collect::<Vec<_>>(), [image(3)]);
         for n in 10..30 {
             let images = vec![image(1), image(2)];
             journal.merge = Some(Merging { images, into: image(n) });
             journal.abandon();
         }
-        let left: Vec<_> = again(&journal).new_images().collect();
+        let left: Vec<_> = again(&journal).images().collect();
         assert_eq!(
             (left.len(), left.first(), left.last()),
             (8, Some(&image(22)), Some(&image(29)))

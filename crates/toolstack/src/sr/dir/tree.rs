@@ -266,7 +266,7 @@ impl SrDirectory<'_> {
         let others = self.records(&self.names()?)?;
         let others = others.iter().filter(|(other, _)| **other != vdi);
         let used = others.flat_map(|(_, other)| other.files());
-        let used: BTreeSet<_> = used.chain(self.merge_journal()?.new_images()).collect();
+        let used: BTreeSet<_> = used.chain(self.merge_journal()?.images()).collect();
         for image in files.difference(&used) {
             self.remove(&image.to_string())?;
         }

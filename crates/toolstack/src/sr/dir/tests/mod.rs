@@ -1,7 +1,9 @@
 //! Tests of the directory without a worker.
 
+pub(super) mod crash;
 mod merge;
 mod tree;
+mod whole;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
