@@ -3,6 +3,7 @@
 mod addresses;
 pub(crate) mod app;
 mod calibration;
+mod coalesce;
 mod config;
 mod daemon_killed;
 mod devices;

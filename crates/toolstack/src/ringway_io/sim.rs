@@ -209,11 +209,17 @@ impl Datapath for SimPath {
 
     fn convert<'a>(
         &'a self,
-        _convert: &'a ImageConvert,
+        convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         progress(0.5);
-        Box::pin(self.call((CallKind::Convert, ""), |_| Ok(())))
+        let is_merge = convert.layers.is_some();
+        Box::pin(self.call((CallKind::Convert, ""), move |state| {
+            if is_merge {
+                state.merges.entry(self.sr).or_default().is_made = true;
+            }
+            Ok(())
+        }))
     }
 
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {

@@ -47,6 +47,7 @@ pub enum CallKind {
     AddSnapshot,
     AddClone,
     PrepareCopy,
+    SwitchMerge,
     AttachVolume,
     ActivateVolume,
     DeactivateVolume,
