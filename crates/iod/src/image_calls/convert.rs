@@ -201,7 +201,7 @@ fn open<'a>(
     call: &ImageConvert,
     stop: &'a Arc<AtomicBool>,
 ) -> Result<(Copied<'a>, Option<Backing>), ImageCallError> {
-    let source = Source::open_for(&call.source, stop, call.background)?;
+    let source = Source::open(&call.source, stop, call.background)?;
     if source.size() == 0 {
         return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
     }

@@ -80,7 +80,7 @@ impl Layer {
 }
 
 fn read(tree: &Backend) -> Vec<u8> {
-    let mut source = Source::open(tree, &Arc::default()).unwrap();
+    let mut source = Source::open(tree, &Arc::default(), false).unwrap();
     let mut content = vec![1; source.size() as usize];
     source.read(0, &mut content).unwrap();
     content

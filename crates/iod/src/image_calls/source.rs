@@ -45,19 +45,12 @@ enum Node {
 }
 
 impl Source {
-    /// Opens and locks the files of a tree.
+    /// Opens and locks the files of a tree. If `direct`, reads them without the page cache where that
+    /// is possible.
     ///
     /// # Errors
     /// A file cannot be opened, another process writes it, or it is not as stated.
-    pub(super) fn open(backend: &Backend, stop: &Arc<AtomicBool>) -> Result<Self, ImageCallError> {
-        Self::open_for(backend, stop, false)
-    }
-
-    /// As [`Self::open`]. If `direct`, files are read without the page cache where that is possible.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub(super) fn open_for(
+    pub(super) fn open(
         backend: &Backend,
         stop: &Arc<AtomicBool>,
         direct: bool,
@@ -77,7 +70,7 @@ impl Source {
                 let failed = |source| ImageCallError::Image { path: path.clone(), source };
                 let mut image = run_now(Image::open(file, Access::Read)).map_err(failed)?;
                 image.stop_when(Arc::clone(stop));
-                let below = backing.as_deref().map(|backing| Self::open_for(backing, stop, direct));
+                let below = backing.as_deref().map(|backing| Self::open(backing, stop, direct));
                 let below = below.transpose()?.map(Box::new);
                 if below.is_none() && image.header().backing().is_some() {
                     return Err(ImageCallError::Refused(only_a_part(&path)));
@@ -90,7 +83,7 @@ impl Source {
                 Self::open_vhd(file.path(), backing.as_deref(), (stop, direct))
             }
             Backend::Raw { child, offset, size } => {
-                let child = Self::open_for(child, stop, direct)?;
+                let child = Self::open(child, stop, direct)?;
                 if offset.checked_add(*size).is_none_or(|end| end > child.size) {
                     let problem =
                         format!("the window of {size} bytes at {offset} is not inside its image");
@@ -118,7 +111,7 @@ impl Source {
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         let mut image = run_now(vhd::Image::open(file, Access::Read)).map_err(failed)?;
         image.stop_when(Arc::clone(stop));
-        let below = backing.map(|backing| Self::open_for(backing, stop, direct)).transpose()?;
+        let below = backing.map(|backing| Self::open(backing, stop, direct)).transpose()?;
         let parent_id = below.as_ref().and_then(|below| match &below.node {
             Node::Vhd { image, .. } => Some(image.footer().unique_id),
             _ => None,

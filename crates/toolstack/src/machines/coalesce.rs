@@ -16,12 +16,15 @@ use tokio::time::{Instant, timeout_at};
 use super::snapshots::Place;
 use super::step_runner::missing;
 use super::{CancelToken, Machines, StepError, VolumeLock};
+use crate::ringway_io::DatapathError;
 use crate::sr::{PresentMerge, SrError};
 
 /// Most times that volumes with the former images are looked for. Each clone that is made meanwhile
 /// may need one more.
 const MAX_ROUNDS: usize = 16;
 
+/// Most attempts of a copy whose process ends.
+const MAX_ATTEMPTS: usize = 3;
 /// Longest wait for a volume that changes to a merged image.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -144,10 +147,20 @@ async fn copy(
 ) -> Result<bool, StepError> {
     let whole = ImageConvert::whole(merge.source.clone(), merge.into.clone(), merge.format);
     let convert = ImageConvert { layers: Some(merge.count), background: true, ..whole };
+    let copy = async {
+        let mut attempts = 1..MAX_ATTEMPTS;
+        loop {
+            match place.datapath.convert(&convert, progress).await {
+                // The worker died, or was upgraded.
+                Err(DatapathError::Broken { .. }) if attempts.next().is_some() => {}
+                copied => return copied,
+            }
+        }
+    };
     let copied = tokio::select! {
         // Dropping the copy ends it.
         () = cancel.cancelled() => None,
-        copied = place.datapath.convert(&convert, progress) => Some(copied),
+        copied = copy => Some(copied),
     };
     if let Some(Ok(())) = copied {
         return Ok(true);

@@ -1,10 +1,16 @@
 //! Images of destroyed snapshots are merged while a guest writes and verifies.
 
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use model::spec::Backend;
+use testkit::process::find_binary;
 use testkit::ringwayd::Shell;
+use xenapi::Value;
 use xenapi::client::Record;
 
-use super::records::{of, start};
-use super::snapshots::{datapath_dies, layers, nothing_is_left, snapshot};
+use super::records::{of, slot, start};
+use super::snapshots::{datapath_dies, disks, layers, nothing_is_left, snapshot};
 use super::world::{Machine, PATIENCE, World};
 
 /// First block that tells which state the disk has.
@@ -32,14 +38,21 @@ fn a_guest_goes_on_while_images_are_merged() {
     }
     assert_eq!(layers(&mut world, &machine), 6);
     let kept = snapshots.remove(2);
+    let device = plug_read_only(&mut world, &machine, &kept, &mut shell);
     for one in &snapshots {
         destroy(&mut world, one);
     }
     // One image below the snapshot that stays, and one above.
     until_layers(&mut world, &machine, 3);
     assert_content(&machine, &mut shell);
+    assert_eq!(layers_of(&mut world, &device), 1);
+    assert_snapshot(&mut shell);
+    shown_as_tree(&mut world, &machine);
     datapath_dies(&mut world, &machine, &mut shell, (BLOCK + 10, "last-4"), 3);
     world.killed();
+    assert_snapshot(&mut shell);
+    world.call("VBD.unplug", &of(&device));
+    world.call("VBD.destroy", &of(&device));
     destroy(&mut world, &kept);
     until_layers(&mut world, &machine, 2);
     assert_content(&machine, &mut shell);
@@ -56,6 +69,57 @@ fn a_guest_goes_on_while_images_are_merged() {
     drop(shell);
     world.call("VM.hard_shutdown", &of(&machine.reference));
     nothing_is_left(&mut world, &machine);
+}
+
+/// Gives the guest the disk of a snapshot. Returns its VBD.
+fn plug_read_only(
+    world: &mut World,
+    machine: &Machine,
+    snapshot: &str,
+    shell: &mut Shell,
+) -> String {
+    let (_, disk) = disks(world, snapshot).remove(0);
+    let Value::Map(mut device) = slot(&machine.reference, Some(&disk)) else { panic!() };
+    device.insert("mode".into(), Value::text("RO"));
+    let device = world.made("VBD.create", &[Value::Map(device)]);
+    world.call("VBD.plug", &of(&device));
+    shell.run("until [ -b /dev/vdb ]; do sleep 0.1; done", PATIENCE).unwrap();
+    assert_eq!(layers_of(world, &device), 3);
+    assert_snapshot(shell);
+    device
+}
+
+/// The disk of the third snapshot has what the disk had then.
+fn assert_snapshot(shell: &mut Shell) {
+    shell.run("echo 3 >/proc/sys/vm/drop_caches", PATIENCE).unwrap();
+    for (block, word) in [(BLOCK, "state-0"), (BLOCK + 2, "state-2"), (BLOCK + 3, "")] {
+        let read = format!("dd if=/dev/vdb bs=512 skip={block} count=1 2>/dev/null | tr -d '\\0'");
+        assert_eq!(shell.run(&read, PATIENCE).unwrap(), word);
+    }
+}
+
+fn layers_of(world: &mut World, device: &str) -> usize {
+    let backend: Backend = world.served(device).unwrap().backend;
+    backend.files().count()
+}
+
+/// The operator sees which image belongs to what.
+fn shown_as_tree(world: &mut World, machine: &Machine) {
+    let run = world.daemon.dir().join("run");
+    // The socket of this daemon is elsewhere.
+    symlink(world.daemon.socket(), run.join("ringwayd.sock")).unwrap();
+    let place = place(world, machine).text("uuid").to_owned();
+    let mut command = Command::new(find_binary("ringway").unwrap());
+    let output = command.args(["image", "tree", &place, "--run"]).arg(run).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let disk = world.record("VDI", &machine.disk).text("uuid").to_owned();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{output:?}");
+    assert!(lines[0].contains(".raw") && lines[0].contains("snapshot "), "{text}");
+    assert!(
+        lines[2].starts_with("    ") && lines[2].contains(&format!("disk {disk} \"d\"")),
+        "{text}"
+    );
 }
 
 /// Destroys a snapshot with its disks.

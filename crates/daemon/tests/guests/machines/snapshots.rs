@@ -121,7 +121,7 @@ fn disk_uuid(world: &mut World, disk: &str) -> String {
 }
 
 /// Returns the VBDs of a VM with their VDIs.
-fn disks(world: &mut World, machine: &str) -> Vec<(String, String)> {
+pub(super) fn disks(world: &mut World, machine: &str) -> Vec<(String, String)> {
     let slots = world.client.records("VBD").unwrap().into_iter();
     let slots = slots.filter(|(_, one)| one.text("VM") == machine && one.text("type") == "Disk");
     slots.map(|(slot, one)| (slot, one.text("VDI").to_owned())).collect()
