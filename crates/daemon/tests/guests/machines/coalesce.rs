@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use std::time::Duration;
 
 use model::spec::Backend;
 use testkit::process::find_binary;
@@ -10,7 +11,7 @@ use xenapi::Value;
 use xenapi::client::Record;
 
 use super::records::{of, slot, start};
-use super::snapshots::{datapath_dies, disks, layers, nothing_is_left, snapshot};
+use super::snapshots::{datapath_dies, disks, kill_datapath, layers, nothing_is_left, snapshot};
 use super::world::{Machine, PATIENCE, World};
 
 /// First block that tells which state the disk has.
@@ -56,6 +57,7 @@ fn a_guest_goes_on_while_images_are_merged() {
     destroy(&mut world, &kept);
     until_layers(&mut world, &machine, 2);
     assert_content(&machine, &mut shell);
+    killed_in_between(&mut world, &machine, &mut shell);
     shell.run("touch /tmp/stop; until [ -e /tmp/rounds ]; do sleep 0.1; done", PATIENCE).unwrap();
     assert_eq!(shell.run("cat /tmp/bad 2>/dev/null; true", PATIENCE).unwrap(), "");
     let rounds: u64 = shell.run("cat /tmp/rounds", PATIENCE).unwrap().trim().parse().unwrap();
@@ -69,6 +71,24 @@ fn a_guest_goes_on_while_images_are_merged() {
     drop(shell);
     world.call("VM.hard_shutdown", &of(&machine.reference));
     nothing_is_left(&mut world, &machine);
+}
+
+/// Daemon and datapath die at any moment of merges, and the next ones go on.
+fn killed_in_between(world: &mut World, machine: &Machine, shell: &mut Shell) {
+    for (round, moment_ms) in (0..).zip([0, 15, 40, 80, 150]) {
+        let taken = [0, 1, 2].map(|number| snapshot(world, machine, &format!("r{round}-{number}")));
+        taken.iter().for_each(|one| destroy(world, one));
+        // Merges run by now, and this is one of their moments.
+        std::thread::sleep(Duration::from_millis(moment_ms));
+        if round % 2 == 0 {
+            kill_datapath(world);
+        }
+        world.killed();
+    }
+    let place = world.record("VDI", &machine.disk).text("SR").to_owned();
+    world.call("SR.scan", &of(&place));
+    until_layers(world, machine, 2);
+    assert_content(machine, shell);
 }
 
 /// Gives the guest the disk of a snapshot. Returns its VBD.

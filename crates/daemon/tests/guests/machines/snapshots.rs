@@ -56,6 +56,18 @@ pub(super) fn layers(world: &mut World, machine: &Machine) -> usize {
     backend.files().count()
 }
 
+/// Kills keeper and worker of each datapath with disks.
+pub(super) fn kill_datapath(world: &mut World) {
+    for stats in world.datapaths().into_iter().filter(|stats| !stats.disks.is_empty()) {
+        let keeper = stats.keeper.map(|keeper| keeper.pid);
+        for pid in keeper.into_iter().chain([stats.pid]) {
+            let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+            // The worker ends with its keeper.
+            let _ended = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
 /// The next `ringway-io` serves the same `count` images, although keeper and worker died. A block has
 /// this word.
 pub(super) fn datapath_dies(
@@ -65,14 +77,7 @@ pub(super) fn datapath_dies(
     (block, word): (u64, &str),
     count: usize,
 ) {
-    for stats in world.datapaths().into_iter().filter(|stats| !stats.disks.is_empty()) {
-        let keeper = stats.keeper.map(|keeper| keeper.pid);
-        for pid in keeper.into_iter().chain([stats.pid]) {
-            let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-            // The worker ends with its keeper.
-            let _ended = kill_process(pid, Signal::KILL);
-        }
-    }
+    kill_datapath(world);
     machine.write(shell, BLOCK + 100, "later");
     let read = "echo 3 >/proc/sys/vm/drop_caches";
     shell.run(read, PATIENCE).unwrap();
