@@ -7,13 +7,16 @@
 //!
 //! **Amounts as in a log-structured merge tree.** An image is merged into the one below if that stores at most
 //! [`RATIO`] times as much. So a byte is copied again only when what it is in has grown by a half, and what a
-//! chain stores twice is bounded. A chain longer than [`LONG_CHAIN`] is shortened whatever the ratio,
+//! chain stores twice is bounded. Images that store at most [`SMALL_BYTES`] together are merged whatever the
+//! ratio, because a copy costs little. A chain longer than [`LONG_CHAIN`] is shortened whatever the ratio,
 //! where it costs least.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most that a lower image stores, as a multiple of the upper one, to be merged with it.
 pub const RATIO: u64 = 2;
+/// Bytes up to which images are merged whatever the ratio.
+pub const SMALL_BYTES: u64 = 4 << 20;
 /// Number of images from which on a chain is shortened whatever the ratio.
 pub const LONG_CHAIN: usize = 16;
 
@@ -44,7 +47,16 @@ pub fn plan<I: Copy + Ord>(
     stored: &BTreeMap<I, u64>,
     free_bytes: u64,
 ) -> Option<Merge<I>> {
-    let pairs = Pairs::new(chains, stored, free_bytes / 2);
+    plan_over(chains, stored, free_bytes, SMALL_BYTES)
+}
+
+fn plan_over<I: Copy + Ord>(
+    chains: &[Chain<I>],
+    stored: &BTreeMap<I, u64>,
+    free_bytes: u64,
+    small_bytes: u64,
+) -> Option<Merge<I>> {
+    let pairs = Pairs { most_bytes: free_bytes / 2, small_bytes, ..Pairs::new(chains, stored) };
     let cost = |merge: &Merge<I>| merge.stored_bytes;
     let by_ratio = pairs.below.keys().filter_map(|top| pairs.run(*top)).min_by_key(cost);
     let forced = || {
@@ -62,10 +74,12 @@ struct Pairs<'a, I> {
     stored: &'a BTreeMap<I, u64>,
     /// Most bytes of a new image.
     most_bytes: u64,
+    /// Bytes of a new image up to which the ratio does not matter.
+    small_bytes: u64,
 }
 
 impl<'a, I: Copy + Ord> Pairs<'a, I> {
-    fn new(chains: &[Chain<I>], stored: &'a BTreeMap<I, u64>, most_bytes: u64) -> Self {
+    fn new(chains: &[Chain<I>], stored: &'a BTreeMap<I, u64>) -> Self {
         // What lies over an image; `None` for a volume that shows it.
         let mut above: BTreeMap<I, BTreeSet<Option<I>>> = BTreeMap::new();
         let mut fixed = BTreeSet::new();
@@ -87,7 +101,7 @@ impl<'a, I: Copy + Ord> Pairs<'a, I> {
         let below: BTreeMap<I, I> =
             pairs.filter(|(upper, lower)| is_free(upper) && is_free(lower)).collect();
         let above = below.iter().map(|(upper, lower)| (*lower, *upper)).collect();
-        Self { below, above, stored, most_bytes }
+        Self { below, above, stored, most_bytes: 0, small_bytes: 0 }
     }
 
     fn of(&self, image: I) -> u64 {
@@ -106,7 +120,9 @@ impl<'a, I: Copy + Ord> Pairs<'a, I> {
     /// bytes.
     fn is_small(&self, lower: I, upper: u64) -> bool {
         let of_lower = self.of(lower);
-        of_lower <= upper.saturating_mul(RATIO) && of_lower.saturating_add(upper) <= self.most_bytes
+        let both = of_lower.saturating_add(upper);
+        let is_worth_it = of_lower <= upper.saturating_mul(RATIO) || both <= self.small_bytes;
+        is_worth_it && both <= self.most_bytes
     }
 
     /// Returns the images from `top` down that the ratio lets merge. One that lies over `top` and

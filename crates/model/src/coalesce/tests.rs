@@ -20,7 +20,7 @@ fn shown(images: &[u32]) -> Chain<u32> {
 /// Plans for images that store these bytes, from 0 on.
 fn planned(chains: &[Chain<u32>], stored: &[u64], free: u64) -> Option<Vec<u32>> {
     let stored = (0..).zip(stored.iter().copied()).collect();
-    plan(chains, &stored, free).map(|merge| merge.images)
+    plan_over(chains, &stored, free, 0).map(|merge| merge.images)
 }
 
 #[test]
@@ -49,6 +49,12 @@ fn amounts_and_free_space_limit_a_merge() {
     assert_eq!(planned(&images, &[0, 10, 21, 43], u64::MAX), None);
     assert_eq!(planned(&images, &[0, 10, 20, 60], 179), Some(vec![1, 2]), "half of the room");
     assert_eq!(planned(&images, &[0, 10, 20, 60], 59), None);
+    let small = |stored: &[u64]| {
+        let stored = (0..).zip(stored.iter().copied()).collect();
+        plan(&images, &stored, u64::MAX).map(|merge| merge.images)
+    };
+    assert_eq!(small(&[0, 1, 3 << 20, 7 << 20]), Some(vec![1, 2]));
+    assert_eq!(small(&[0, 1, SMALL_BYTES, 9 << 20]), None);
     // A long chain is shortened where it costs least.
     let long: Vec<u32> = (0..17).collect();
     let stored: Vec<u64> = (0..17).map(|number| 3_u64.pow(number)).collect();
@@ -135,7 +141,7 @@ impl Model {
 
     /// Merges until there is nothing to merge.
     fn settle(&mut self) {
-        while let Some(merge) = plan(&self.chains, &self.stored(), u64::MAX) {
+        while let Some(merge) = plan_over(&self.chains, &self.stored(), u64::MAX, 0) {
             let content = |chain: &Chain<u32>| -> BTreeSet<u16> {
                 chain.images.iter().flat_map(|image| self.images[image].clone()).collect()
             };
