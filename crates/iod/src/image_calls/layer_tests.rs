@@ -99,7 +99,7 @@ fn merge(images: &[PathBuf], layers: u32, into: &Path) -> Result<(), ImageCallEr
     let format = into.extension().unwrap().to_str().unwrap().parse().unwrap();
     let call = model::image::ImageConvert {
         layers: Some(layers),
-        background: layers % 2 == 0,
+        background: layers.is_multiple_of(2),
         ..model::image::ImageConvert::whole(tree(images), into.into(), format)
     };
     convert::convert(&call, &Arc::default(), &Progress::default(), &DiskLoad::default)
