@@ -11,7 +11,7 @@ const BATCH: usize = 8192;
 /// Bytes by which the file grows: what is left behind the last cluster stays allocated.
 const GROWTH_BYTES: u64 = 1 << 20;
 
-/// What an image says about a unit of its disk.
+/// Statement of an image about a unit of its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Nothing: the layer below has it.

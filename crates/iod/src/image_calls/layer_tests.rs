@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// What a layer says about each unit of its disk. Behind the last one it is zero.
+/// Statement of a layer about each unit of its disk. Behind the last one it is zero.
 #[derive(Clone, Debug)]
 struct Layer(Vec<(Presence, u8)>);
 

@@ -20,7 +20,7 @@ const UNIT: usize = 4096;
 /// Size of a disk in bytes.
 pub(super) const BYTES: u64 = (UNITS * UNIT) as u64;
 
-/// What a layer has: nothing, or a value for each unit.
+/// Content of a layer: nothing, or a value for each unit.
 type Layer = [Option<u8>; UNITS];
 
 /// Images of the SR, and the process that reads them.
