@@ -89,7 +89,7 @@ mod writer;
 
 pub use error::ImageError;
 pub use extent::{Extent, ExtentKind};
-pub use file::{ImageFile, PlainFile, run_now};
+pub use file::{ImageFile, NewFile, PlainFile, folder_of, run_now};
 pub use report::{CheckReport, Fault};
 pub use tables::TableRange;
 pub use writer::{ImageWriter, Presence};
