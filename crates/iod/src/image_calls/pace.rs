@@ -10,11 +10,11 @@ use std::time::Duration;
 pub(super) const STEP: Duration = Duration::from_millis(5);
 /// Time of a request beside the copy over that without it, from which on pauses grow.
 const MOST_SLOWDOWN: f64 = 1.2;
-/// Pause over the step before it: at first, at least, and at most. A copy beside a busy guest has at
-/// least 3% of the time.
+/// Pause over the step before it: at first, at least, and at most. A copy that a busy guest notices
+/// has 1% of the time, so that 99 of 100 requests do not meet it.
 const FIRST_PAUSE: f64 = 1.0;
 const LEAST_PAUSE: f64 = 0.25;
-const MOST_PAUSE: f64 = 31.0;
+const MOST_PAUSE: f64 = 99.0;
 /// Longest pause: what a step costs is known better than what storage does for long.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Age of a request that is in the storage from which on the storage counts as slow.
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn guests_that_notice_the_copy_get_nearly_all_of_the_time() {
-        assert!(share(3.0) < 0.04, "{}", share(3.0));
+        assert!(share(3.0) < 0.015, "{}", share(3.0));
         assert!(share(1.1) > 0.7, "{}", share(1.1));
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let late = DiskLoad { oldest: Duration::from_secs(1), ..DiskLoad::default() };
         let step = Duration::from_millis(10);
         let pauses: Vec<_> = (0..8).map(|_| pace.after_step(step, late).as_millis()).collect();
-        assert_eq!(pauses, [20, 40, 80, 160, 310, 310, 310, 310]);
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 990, 990]);
         assert_eq!(pace.after_step(Duration::from_secs(1), late), LONGEST);
     }
 }
