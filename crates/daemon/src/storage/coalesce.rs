@@ -133,11 +133,14 @@ async fn merge(
     storage: &SrHandle,
     cancel: &CancelToken,
 ) -> Option<MergeOutcome> {
+    let shown = Shown { app, storage, cancel, inner: Mutex::default() };
     let Some(kept) = app.db.read(|view| kept(view, &storage.sr)) else {
+        // A merge that has not gone far is given up. Otherwise it goes on when merges are allowed.
+        let _left = storage.driver.end_merge(storage.id).await;
+        shown.end(&Ok(Value::text("")));
         return Some(MergeOutcome::Nothing);
     };
     let into = Uuid::from_random(random::bytes());
-    let shown = Shown { app, storage, cancel, inner: Mutex::default() };
     let place = (storage.id, storage.driver.kind());
     let report = |state: MergeState<'_>| shown.report(state);
     match app.machines.merge_images(place, (into, kept), &report, cancel).await {
