@@ -47,7 +47,7 @@ fn percentiles(times: &mut [Duration]) -> [u128; 2] {
 #[test]
 fn a_guest_under_load_goes_on_while_layers_are_merged() {
     let mut io = Io::start();
-    let bytes = testkit::rounds(24, 1024) as u64 * MIB;
+    let bytes = testkit::rounds(8, 1024) as u64 * MIB;
     let path = |name: &str| io.folder.path().join(name);
     std::fs::write(path("base.raw"), vec![7; bytes as usize]).unwrap();
     let base = json!({"file": path("base.raw")});
