@@ -21,7 +21,7 @@ use crate::reconcile::restarts::Restarts;
 use crate::records::BootDirs;
 use crate::sessions::{self, Sessions};
 use crate::slices::Slices;
-use crate::storage::Storage;
+use crate::storage::{Coalescer, Storage};
 use crate::tasks::{self, Tasks};
 
 /// Interval at which the host's free memory is measured. Each measurement sends an event to every
@@ -68,6 +68,8 @@ pub struct AppState {
     pub drivers: Drivers,
     /// Driver of each SR.
     pub storage: Storage,
+    /// Merges of images in the background.
+    pub coalescer: Coalescer,
     /// Control groups that reserve CPU time for the control plane.
     pub slices: Arc<Slices>,
     /// Clocks of the host.

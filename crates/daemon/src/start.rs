@@ -170,6 +170,7 @@ async fn house(
         restarts: Default::default(),
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
+        coalescer: Default::default(),
         drivers,
         slices: slices.clone(),
         clock,

@@ -1,16 +1,16 @@
 //! Bytes of an image, and how format code waits for them.
 
+mod new_file;
 mod plain;
 
-use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+pub use new_file::{NewFile, folder_of};
 pub use plain::PlainFile;
 
 use crate::ImageError;
@@ -109,21 +109,10 @@ pub(crate) fn create_new(
     path: &Path,
     create: impl FnOnce(&PlainFile) -> Result<(), ImageError>,
 ) -> Result<(), ImageError> {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-    let file = PlainFile::new(OwnedFd::from(file.map_err(ImageError::io("create", 0))?));
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let created = create(&file).and_then(|()| {
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(ImageError::io("store the name of", 0))
-    });
-    if created.is_err() {
-        // The file is ours and has no content; the error says why.
-        let _ = std::fs::remove_file(path);
-    }
-    created
+    let new = NewFile::create(path).map_err(ImageError::io("create", 0))?;
+    let own = new.fd().try_clone().map_err(ImageError::io("create", 0))?;
+    create(&PlainFile::new(own))?;
+    new.publish().map_err(ImageError::io("store the name of", 0))
 }
 
 #[cfg(test)]

@@ -11,6 +11,17 @@ const BATCH: usize = 8192;
 /// Bytes by which the file grows: what is left behind the last cluster stays allocated.
 const GROWTH_BYTES: u64 = 1 << 20;
 
+/// Statement of an image about a unit of its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Nothing: the layer below has it.
+    Below,
+    /// It is zero, whatever the layer below has.
+    Zero,
+    /// The image stores it.
+    Data,
+}
+
 /// Writer of a new image, which nothing else uses before it is finished.
 #[derive(Debug)]
 pub struct ImageWriter<F> {
@@ -66,52 +77,98 @@ impl<F: Format> ImageWriter<F> {
         1 << self.layout.granule_bits
     }
 
+    /// Returns the size of a unit in bytes: the image says for each whether it is present. A cluster is
+    /// a multiple of a unit.
+    pub fn unit_bytes(&self) -> usize {
+        let bits = self.layout.granule_bits;
+        1 << if self.format.has_blocks() { self.layout.block_bits } else { bits }
+    }
+
     /// Stores data at an offset that is a multiple of a cluster. No cluster may be written twice.
-    /// Blocks of zeroes take no space.
+    /// Units of zeroes take no space.
     ///
     /// # Errors
     /// Storage fails or is full.
     pub async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), ImageError> {
+        let presence = |unit: &[u8]| match unit.iter().any(|byte| *byte != 0) {
+            true => Presence::Data,
+            false => Presence::Zero,
+        };
+        let presence: Vec<_> = data.chunks(self.unit_bytes()).map(presence).collect();
+        self.write_units(offset, data, &presence).await
+    }
+
+    /// As [`Self::write`], with the presence of each unit of `data`. What is not [`Presence::Data`]
+    /// must be zeroes. A cluster of a layer that has all three kinds of units stores its zeroes,
+    /// because the formats cannot say more about one cluster.
+    ///
+    /// # Errors
+    /// Storage fails or is full.
+    pub async fn write_units(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        presence: &[Presence],
+    ) -> Result<(), ImageError> {
         let bytes = 1 << self.layout.granule_bits;
-        for (granule, cluster) in (offset >> self.layout.granule_bits..).zip(data.chunks(bytes)) {
-            self.write_cluster(granule, cluster).await?;
+        let units = bytes / self.unit_bytes();
+        let clusters = data.chunks(bytes).zip(presence.chunks(units));
+        for (granule, (cluster, units)) in (offset >> self.layout.granule_bits..).zip(clusters) {
+            self.write_cluster(granule, cluster, units).await?;
         }
         Ok(())
     }
 
-    async fn write_cluster(&mut self, granule: u64, data: &[u8]) -> Result<(), ImageError> {
-        let block = 1 << self.layout.block_bits;
-        let has_data = |block: &[u8]| block.iter().any(|byte| *byte != 0);
-        // A cluster has at most 16 blocks.
-        let mask = data.chunks(block).map(has_data).zip(0..16);
+    async fn write_cluster(
+        &mut self,
+        granule: u64,
+        data: &[u8],
+        units: &[Presence],
+    ) -> Result<(), ImageError> {
+        let has = |one: Presence| units.contains(&one);
+        let is_mixed = self.has_below && has(Presence::Below) && has(Presence::Zero);
+        let is_stored = |unit: &Presence| match unit {
+            Presence::Data => true,
+            Presence::Zero => is_mixed,
+            Presence::Below => false,
+        };
+        // A cluster has at most 16 units.
+        let mask = units.iter().map(is_stored).zip(0..16);
         let mask = mask.fold(0, |mask, (stored, bit)| mask | u16::from(stored) << bit);
         if mask == 0 {
-            return if self.has_below { self.write_zero(granule).await } else { Ok(()) };
+            if self.has_below && has(Presence::Zero) {
+                self.format.reserve(granule).await?;
+                self.note(granule, Word::ZERO).await?;
+            }
+            return Ok(());
         }
         // Without extended entries, a cluster is stored as a whole: new ones are zero.
         let mask = if self.format.has_blocks() { mask } else { self.layout.full_mask() };
+        let is_over = self.has_below && has(Presence::Below);
+        let base = if is_over { Base::Below } else { Base::Zero };
         self.format.reserve(granule).await?;
         let place = self.format.allocate(granule).await?;
         let start = place.units() << self.layout.unit_bits;
-        let stored: Vec<_> = (0..).step_by(block).zip(data.chunks(block)).collect();
-        for run in stored.chunk_by(|(_, one), (_, next)| has_data(one) == has_data(next)) {
-            let Some((at, _)) = run.first().filter(|(_, first)| has_data(first)) else { continue };
-            let len = run.iter().map(|(_, block)| block.len()).sum::<usize>();
+        let unit = self.unit_bytes();
+        let stored: Vec<_> = (0..).step_by(unit).zip(data.chunks(unit).zip(units)).collect();
+        let same = |(_, (_, one)): &(usize, (&[u8], &Presence)),
+                    (_, (_, next)): &(usize, (&[u8], &Presence))| {
+            is_stored(one) == is_stored(next)
+        };
+        for run in stored.chunk_by(same) {
+            let Some((at, _)) = run.first().filter(|(_, (_, one))| is_stored(one)) else {
+                continue;
+            };
+            let len = run.iter().map(|(_, (unit, _))| unit.len()).sum::<usize>();
             let data = data.get(*at..*at + len).unwrap_or_default();
             let offset = start + *at as u64;
             let written = self.format.file().write_at(offset, data).await;
             written.map_err(ImageError::io("write", offset))?;
         }
-        self.add_reference(granule, Word::data(place, mask, Base::Zero)).await
+        self.note(granule, Word::data(place, mask, base)).await
     }
 
-    /// Hides what the image below has in a cluster.
-    async fn write_zero(&mut self, granule: u64) -> Result<(), ImageError> {
-        self.format.reserve(granule).await?;
-        self.add_reference(granule, Word::ZERO).await
-    }
-
-    async fn add_reference(&mut self, granule: u64, word: Word) -> Result<(), ImageError> {
+    async fn note(&mut self, granule: u64, word: Word) -> Result<(), ImageError> {
         self.references.push((granule, word));
         if self.references.len() >= BATCH { self.store_references().await } else { Ok(()) }
     }

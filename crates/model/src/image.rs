@@ -147,13 +147,30 @@ pub struct ImageConvert {
     /// Tree of images to copy: files, windows of files, and qcow2 images and VHDs over them. Paths are
     /// absolute.
     pub source: Backend,
-    /// Absolute path of the new image, which must not exist. It has no backing.
+    /// Absolute path of the new image, which must not exist.
     pub path: PathBuf,
     /// Its format.
     pub format: ImageFormat,
+    /// Number of images of `source`, from the top down, that the new image replaces: at least 1. It
+    /// lies over the next image of `source` if there is one, and is qcow2 then. When absent, it has
+    /// the whole disk and no backing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<u32>,
+    /// Whether the copy makes way for the disks of this process: it pauses while they are slower
+    /// than usual, and leaves nothing in the page cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
     /// Longest time that the call takes, in seconds; 1 to 86,400, by default 86,400.
     #[serde(default = "longest_deadline")]
     pub deadline_s: u32,
+}
+
+impl ImageConvert {
+    /// Creates the parameters of a copy of a whole disk, with the longest deadline.
+    pub fn whole(source: Backend, path: PathBuf, format: ImageFormat) -> Self {
+        let deadline_s = MAX_IMAGE_DEADLINE_S;
+        Self { source, path, format, layers: None, background: false, deadline_s }
+    }
 }
 
 /// Parameters of `image.snapshot`.

@@ -6,6 +6,7 @@
 //! - **NIC**: an interface of a machine, and the network that it is in ([`nic::NicSpec`]).
 //! - **Export**: a disk offered to programs other than guests ([`export::ExportSpec`]).
 //! - **Image**: an image file without a disk, and the calls on it ([`image`]).
+//! - **Merge**: images of a storage repository that become one ([`mod@coalesce`]).
 //! - **Call**: one JSON-RPC 2.0 request to `ringway-io` ([`rpc`]). One JSON object a line.
 //! - **Report**: what a running process reports about itself ([`report`]).
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its devices
@@ -68,6 +69,7 @@
 pub mod admission;
 pub mod calibration;
 pub mod caps;
+pub mod coalesce;
 pub mod diagnosis;
 pub mod disk_arg;
 pub mod domain;

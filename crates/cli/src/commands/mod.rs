@@ -14,6 +14,7 @@ mod private_io;
 mod ringwayd;
 mod run;
 mod sockets;
+mod sr;
 mod top;
 mod why;
 

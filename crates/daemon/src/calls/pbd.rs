@@ -108,6 +108,7 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     storage.calibrate(&ctx.app);
     // The SR stays attached even if the scan fails.
     let _ = storage::scan(&ctx.app, &storage).await;
+    storage.coalesce(&ctx.app);
     drop(under_way);
     Ok(nothing())
 }

@@ -95,6 +95,7 @@ async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let storage = ctx.read(|view| ctx.app.storage.of(view, &args.object()))?;
     let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
     storage::scan(&ctx.app, &storage).await?;
+    storage.coalesce(&ctx.app);
     drop(under_way);
     Ok(nothing())
 }
@@ -132,6 +133,7 @@ pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
 
 /// Ends the SR's datapath and detaches the SR. None of its VDIs may be in use.
 pub(super) async fn let_go(ctx: &Ctx, storage: &SrHandle) -> Result<(), ApiError> {
+    ctx.app.coalescer.stop(storage.id).await;
     // The datapath may hang with its storage. The detach continues.
     if let Err(error) = ctx.app.drivers.io.end(storage.id).await {
         tracing::warn!("cannot end the ringway-io of storage repository {}: {error}", storage.id);

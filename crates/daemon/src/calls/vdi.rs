@@ -131,8 +131,8 @@ async fn begin(
 }
 
 /// Locks the volume against attaches. Records may show no user while a hung VM uses it.
-fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<VolumeLock<'a>, ApiError> {
-    let taken = ctx.app.machines.lock_volume(disk.id);
+async fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<VolumeLock<'a>, ApiError> {
+    let taken = ctx.app.machines.lock_unused_volume(disk.id).await;
     taken.ok_or_else(|| codes::vdi_in_use(disk.disk.as_str(), op.name()))
 }
 

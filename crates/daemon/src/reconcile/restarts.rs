@@ -13,7 +13,7 @@ use model::refusal::Refusal;
 use model::vm::exits::{CRASH_WINDOW, ExitAction, ExitPolicy, OnCrash, on_crash};
 use model::vm::{PowerState, VmOp};
 use tokio::time::timeout;
-use toolstack::machines::OpError;
+use toolstack::machines::{CancelToken, OpError};
 use xenapi::table::{host, vm};
 use xenapi::{ApiError, Value, codes};
 
@@ -114,7 +114,8 @@ pub(super) async fn restart(
     by: &str,
 ) -> Result<(), String> {
     let what = format!("Start `{name}` again after a crash");
-    let task = tasks::of_server(app, "VM.start", &what).map_err(|error| error.to_string())?;
+    let task = tasks::of_server(app, "VM.start", &what, CancelToken::new())
+        .map_err(|error| error.to_string())?;
     let it = task.reference().clone();
     if !begin(app, vm, machine, by, &task) {
         // Another operation has come first.

@@ -48,6 +48,7 @@ async fn connect(app: &Arc<AppState>, connection: &Ref) -> Result<(), ApiError> 
     if let Err(error) = storage::scan(app, &storage).await {
         report_scan(app, &storage, &error);
     }
+    storage.coalesce(app);
     Ok(())
 }
 

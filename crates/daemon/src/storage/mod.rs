@@ -7,6 +7,7 @@
 //!
 //! [machines]: toolstack::machines
 
+mod coalesce;
 pub(crate) mod names;
 mod profile;
 mod scan;
@@ -26,6 +27,8 @@ use crate::db::{Ref, View};
 use crate::errors::storage_failed;
 use crate::records::fields::{pairs, references, text, uuid};
 
+pub use coalesce::Coalescer;
+pub(crate) use coalesce::KEY as COALESCE;
 pub(crate) use scan::{found, grown, measured, scan};
 
 /// Longest time for a call to an SR. Some deadlines of drivers are shorter.
@@ -132,6 +135,11 @@ impl SrHandle {
     /// Returns the space and the volumes of the SR.
     pub(crate) async fn scan(&self) -> Result<(Space, Vec<Volume>), SrError> {
         self.deadline("scan", self.driver.scan(self.id)).await
+    }
+
+    /// Returns images of the SR that belong to no volume.
+    pub(crate) async fn orphans(&self) -> Result<Vec<String>, SrError> {
+        self.deadline("a look for images without volumes", self.driver.orphans(self.id)).await
     }
 
     /// Creates a volume.

@@ -47,7 +47,45 @@ pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), 
             }
         });
     }
-    scanned.map(drop).map_err(|error| storage_failed(&error, &storage.sr, None))
+    scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
+    report_orphans(storage).await;
+    Ok(())
+}
+
+/// Reports images that belong to no volume in the log. Nothing removes them: another program may
+/// have put them there.
+async fn report_orphans(storage: &SrHandle) {
+    let orphans = storage.orphans().await.unwrap_or_default();
+    if !orphans.is_empty() {
+        let named: Vec<_> = orphans.iter().take(NAMED_MAX).map(String::as_str).collect();
+        tracing::warn!(
+            sr = %storage.id,
+            "{} images belong to no disk: {}. `ringway image tree` shows them. Remove those that \
+             you do not know",
+            orphans.len(),
+            named.join(", ")
+        );
+    }
+}
+
+/// Records the space of an SR and of its known VDIs, which merged images have changed.
+pub(super) async fn refresh(app: &AppState, storage: &SrHandle) {
+    // The next scan records it otherwise.
+    let Ok((space, volumes)) = storage.scan().await else { return };
+    let recorded = app.db.write_observed(|tx| {
+        for volume in &volumes {
+            let disk = tx.view().by_uuid(&vdi::CLASS, &volume.vdi.to_string()).cloned();
+            let Ok(disk) = disk else { continue };
+            if reference(&tx.view(), &disk, vdi::Field::SR)? == storage.sr {
+                let bytes = size(volume.physical_bytes);
+                tx.set(&disk, vdi::Field::physical_utilisation, bytes)?;
+            }
+        }
+        measured(tx, &storage.sr, space)
+    });
+    if let Err(error) = recorded {
+        tracing::warn!(sr = %storage.id, "its space is not recorded: {error}");
+    }
 }
 
 /// Returns the VDIs whose recorded names are not those that the SR stores.

@@ -18,6 +18,7 @@
 //! restart no task is under way. The end and the expiry of a task are observed changes: they hold
 //! even if they cannot be stored.
 
+mod background;
 mod carry;
 mod expiry;
 mod record;
@@ -34,6 +35,7 @@ use toolstack::machines::CancelToken;
 use xenapi::table::{Role, session, task};
 use xenapi::{ApiError, Value, codes};
 
+pub(crate) use background::BackgroundTask;
 pub use carry::carry;
 pub use expiry::expire_loop;
 pub use record::result_text;

@@ -113,7 +113,7 @@ pub async fn begin(
 }
 
 /// Creates a task for work that the server does by itself. Clients with the role pool-operator can
-/// cancel it. The caller ends it.
+/// cancel it with this token. The caller ends it.
 ///
 /// # Errors
 /// Only if the class table is inconsistent, which is a bug.
@@ -121,8 +121,8 @@ pub(crate) fn of_server(
     app: &Arc<AppState>,
     label: &str,
     description: &str,
+    cancel: CancelToken,
 ) -> Result<TaskHandle, ApiError> {
-    let cancel = CancelToken::new();
     let reference = app.db.write_observed(|tx| {
         let it = record::make(tx, app, label, description)?;
         let allowed = Value::Set(vec![Value::text("cancel")]);

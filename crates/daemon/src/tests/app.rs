@@ -152,6 +152,7 @@ impl TestApp {
             restarts: Default::default(),
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
+            coalescer: Default::default(),
             drivers,
             slices: Slices::none(Weights::default()).into(),
             clock,

@@ -3,6 +3,7 @@
 mod addresses;
 pub(crate) mod app;
 mod calibration;
+mod coalesce;
 mod config;
 mod crash_loops;
 mod daemon_killed;

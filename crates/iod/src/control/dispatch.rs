@@ -78,7 +78,7 @@ pub(crate) fn answer(
             | Call::ImageImport(_)
             | Call::ImageCopy(_)
             | Call::ImageProgress),
-        ) => call_context.server.image_calls.run(call, call_context.stream),
+        ) => call_context.server.image_calls.run(call, disk_registry, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
             call_context.server.storage_calls.calibrate(call, disk_registry, call_context.stream)
         }

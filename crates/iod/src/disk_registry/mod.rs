@@ -8,6 +8,7 @@ mod detach;
 mod detach_unserved;
 mod exports;
 mod fences;
+mod load;
 mod nics;
 mod poll;
 mod profile;

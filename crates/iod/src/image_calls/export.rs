@@ -25,7 +25,7 @@ pub(super) fn export(call: &ImageExport, stop: &Arc<AtomicBool>) -> Result<(), I
         let why = "only a VHD can have the difference to another disk; export it as vhd";
         return Err(ImageCallError::Refused(why.into()));
     }
-    let mut source = Source::open(&call.source, stop)?;
+    let mut source = Source::open(&call.source, stop, false)?;
     let size = source.size();
     if size == 0 {
         return Err(ImageCallError::Refused(format!("{} is empty", call.source)));

@@ -8,8 +8,11 @@ mod convert;
 mod create;
 mod export;
 mod import;
+#[cfg(test)]
+mod layer_tests;
 mod new_file;
 mod open_file;
+mod pace;
 mod qcow2;
 mod raw;
 mod resize;
@@ -39,8 +42,10 @@ use model::rpc::{Call, RpcError};
 use serde_json::Value;
 
 use crate::call_threads::CallThreads;
+use crate::disk_registry::DiskRegistry;
 use crate::error::failed;
 use convert::Progress;
+pub(crate) use pace::DiskLoad;
 
 /// Time that `image.create` may take, in seconds.
 const CREATE_DEADLINE_S: u32 = 30;
@@ -126,11 +131,17 @@ impl ImageCallError {
 }
 
 impl ImageCalls {
-    /// Runs a call on an image. `caller` is its connection.
+    /// Runs a call on an image. `caller` is its connection. Copies in the background make way for the
+    /// disks of `disk_registry`.
     ///
     /// # Errors
     /// The call failed or did not end in time, or too many calls are running.
-    pub(crate) fn run(&self, call: Call, caller: BorrowedFd<'_>) -> Result<Value, RpcError> {
+    pub(crate) fn run(
+        &self,
+        call: Call,
+        disk_registry: &Arc<DiskRegistry>,
+        caller: BorrowedFd<'_>,
+    ) -> Result<Value, RpcError> {
         match call {
             Call::ImageInfo(query) => {
                 self.threads.run(query.deadline_s, caller, move |stop| info(&query, stop))
@@ -147,9 +158,11 @@ impl ImageCalls {
             Call::ImageConvert(call) => {
                 let deadline_s = call.deadline_s;
                 let converting = Arc::clone(&self.converting);
+                let disk_registry = Arc::clone(disk_registry);
                 self.threads.run(deadline_s, caller, move |stop| {
                     let shown = Shown::new(converting, &call.path);
-                    convert::convert(&call, stop, &shown.progress)?;
+                    let load = || disk_registry.load();
+                    convert::convert(&call, stop, &shown.progress, &load)?;
                     new_info(&call.path, call.format, stop)
                 })
             }

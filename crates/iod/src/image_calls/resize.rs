@@ -30,7 +30,7 @@ pub(super) fn resize(
         Backend::Qcow2 { backing, .. } | Backend::Vhd { backing, .. } => backing.as_deref(),
         _ => None,
     };
-    let below = below.map(|below| Source::open(below, stop)).transpose()?;
+    let below = below.map(|below| Source::open(below, stop, false)).transpose()?;
     let (has_below, below_len) = (below.is_some(), below.map_or(0, |below| below.size()));
     let size = call.size;
     match format {

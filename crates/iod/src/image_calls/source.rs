@@ -11,12 +11,13 @@ use disk::{DiskError, ImageLock, open_image};
 use image::format::Access;
 use image::qcow2::{Compressed, Image, Mapping};
 use image::vhd::{self, DiskType};
-use image::{ImageError, ImageFile, PlainFile, run_now};
+use image::{ImageError, ImageFile, PlainFile, Presence, run_now};
 use model::spec::Backend;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::ImageCallError;
+use super::new_file::plain;
 pub(super) use changes::common_image;
 
 /// Disk that is read. All its files are locked against writers.
@@ -47,27 +48,32 @@ enum Node {
 }
 
 impl Source {
-    /// Opens and locks the files of a tree.
+    /// Opens and locks the files of a tree. If `direct`, reads them without the page cache where that
+    /// is possible.
     ///
     /// # Errors
     /// A file cannot be opened, another process writes it, or it is not as stated.
-    pub(super) fn open(backend: &Backend, stop: &Arc<AtomicBool>) -> Result<Self, ImageCallError> {
+    pub(super) fn open(
+        backend: &Backend,
+        stop: &Arc<AtomicBool>,
+        direct: bool,
+    ) -> Result<Self, ImageCallError> {
         match backend {
             Backend::File(file) => {
                 let (path, fd, lock) = locked(file.path())?;
                 let size = seek(&fd, SeekFrom::End(0)).map_err(DiskError::os("measure", path))?;
-                let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+                let file = plain(fd.try_clone().map_err(DiskError::os("open", path))?, direct);
                 let path = path.display().to_string();
                 Ok(Self { node: Node::Raw(file), size, path, _lock: Some(lock) })
             }
             Backend::Qcow2 { file, backing } => {
                 let (path, fd, lock) = locked(file.path())?;
-                let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+                let file = plain(fd.try_clone().map_err(DiskError::os("open", path))?, direct);
                 let path = path.display().to_string();
                 let failed = |source| ImageCallError::Image { path: path.clone(), source };
                 let mut image = run_now(Image::open(file, Access::Read)).map_err(failed)?;
                 image.stop_when(Arc::clone(stop));
-                let below = backing.as_deref().map(|backing| Self::open(backing, stop));
+                let below = backing.as_deref().map(|backing| Self::open(backing, stop, direct));
                 let below = below.transpose()?.map(Box::new);
                 if below.is_none() && image.header().backing().is_some() {
                     return Err(ImageCallError::Refused(only_a_part(&path)));
@@ -76,9 +82,11 @@ impl Source {
                 let node = Node::Qcow2 { image: Box::new(image), below, cluster: None };
                 Ok(Self { node, size, path, _lock: Some(lock) })
             }
-            Backend::Vhd { file, backing } => Self::open_vhd(file.path(), backing.as_deref(), stop),
+            Backend::Vhd { file, backing } => {
+                Self::open_vhd(file.path(), backing.as_deref(), (stop, direct))
+            }
             Backend::Raw { child, offset, size } => {
-                let child = Self::open(child, stop)?;
+                let child = Self::open(child, stop, direct)?;
                 if offset.checked_add(*size).is_none_or(|end| end > child.size) {
                     let problem =
                         format!("the window of {size} bytes at {offset} is not inside its image");
@@ -98,15 +106,15 @@ impl Source {
     fn open_vhd(
         path: Option<&Path>,
         backing: Option<&Backend>,
-        stop: &Arc<AtomicBool>,
+        (stop, direct): (&Arc<AtomicBool>, bool),
     ) -> Result<Self, ImageCallError> {
         let (path, fd, lock) = locked(path)?;
-        let file = PlainFile::new(fd.try_clone().map_err(DiskError::os("open", path))?);
+        let file = plain(fd.try_clone().map_err(DiskError::os("open", path))?, direct);
         let path = path.display().to_string();
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         let mut image = run_now(vhd::Image::open(file, Access::Read)).map_err(failed)?;
         image.stop_when(Arc::clone(stop));
-        let below = backing.map(|backing| Self::open(backing, stop)).transpose()?;
+        let below = backing.map(|backing| Self::open(backing, stop, direct)).transpose()?;
         let parent_id = below.as_ref().and_then(|below| match &below.node {
             Node::Vhd { image, .. } => Some(image.footer().unique_id),
             _ => None,
@@ -192,66 +200,97 @@ impl Source {
     }
 
     /// Returns the first byte from `at` on that may not be zero, at most `end`. Does not look behind
-    /// `end`: the layer above may hide what is there.
+    /// `end`.
     ///
     /// # Errors
     /// A file fails or is damaged.
-    pub(super) fn next_data(&mut self, at: u64, end: u64) -> Result<u64, ImageCallError> {
-        // Behind its end, a layer is zero.
-        let inside = end.min(self.size);
-        if at >= inside {
-            return Ok(end);
+    pub(super) fn next_data(&mut self, mut at: u64, end: u64) -> Result<u64, ImageCallError> {
+        while at < end {
+            let (presence, bytes) = self.presence(at, end, u32::MAX)?;
+            if presence == Presence::Data {
+                return Ok(at);
+            }
+            at = at.saturating_add(bytes.max(1));
         }
+        Ok(end)
+    }
+
+    /// Returns what the first `layers` images of the tree say about the bytes from `at`, which is
+    /// before `end`, and about how many bytes: at least one, at most to `end`. What all images of a
+    /// tree leave open is zero.
+    ///
+    /// # Errors
+    /// A file fails or is damaged.
+    pub(super) fn presence(
+        &mut self,
+        at: u64,
+        end: u64,
+        layers: u32,
+    ) -> Result<(Presence, u64), ImageCallError> {
+        let Some(below_layers) = layers.checked_sub(1) else {
+            return Ok((Presence::Below, end - at));
+        };
+        // Behind its end, a layer is zero, and hides what lies below.
+        if at >= self.size {
+            return Ok((Presence::Zero, end - at));
+        }
+        let end = end.min(self.size);
         let path = &self.path;
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
-        let found = match &mut self.node {
-            Node::Raw(file) => match seek(file.fd(), SeekFrom::Data(at)) {
-                Ok(found) => found.max(at),
-                Err(Errno::NXIO) => inside,
-                // The storage cannot tell.
-                Err(_) => at,
-            },
+        let (bytes, known, below) = match &mut self.node {
+            Node::Raw(file) => return Ok(raw_presence(file, at, end)),
             Node::Window { child, offset } => {
-                let [at, inside] = [at, inside].map(|one| offset.saturating_add(one));
-                child.next_data(at, inside)?.saturating_sub(*offset)
+                let [at, end] = [at, end].map(|one| offset.saturating_add(one));
+                return child.presence(at, end, layers);
             }
             Node::Vhd { image, below } => {
-                let mut found = at;
-                while found < inside {
-                    let run = run_now(image.lookup(found)).map_err(failed)?;
-                    let next = inside.min(found + run.bytes);
-                    let data = match (run.host_offset, &mut *below) {
-                        (Some(_), _) => found,
-                        (None, Some(below)) => below.next_data(found, next)?,
-                        (None, None) => next,
-                    };
-                    found = data;
-                    if data < next {
-                        break;
-                    }
-                }
-                found
+                let run = run_now(image.lookup(at)).map_err(failed)?;
+                (run.bytes, run.host_offset.map(|_| Presence::Data), below)
             }
             Node::Qcow2 { image, below, .. } => {
-                let mut found = at;
-                while found < inside {
-                    let run = run_now(image.lookup(found)).map_err(failed)?;
-                    let next = inside.min(found + run.bytes);
-                    let data = match (run.mapping, &mut *below) {
-                        (Mapping::Zero, _) | (Mapping::Unallocated, None) => next,
-                        (Mapping::Unallocated, Some(below)) => below.next_data(found, next)?,
-                        (Mapping::Data { .. } | Mapping::Compressed(_), _) => found,
-                    };
-                    found = data;
-                    if data < next {
-                        break;
-                    }
-                }
-                found
+                let run = run_now(image.lookup(at)).map_err(failed)?;
+                let known = match run.mapping {
+                    Mapping::Zero => Some(Presence::Zero),
+                    Mapping::Data { .. } | Mapping::Compressed(_) => Some(Presence::Data),
+                    Mapping::Unallocated => None,
+                };
+                (run.bytes, known, below)
             }
         };
-        Ok(if found < inside { found } else { end })
+        let next = end.min(at.saturating_add(bytes));
+        match (known, below) {
+            (Some(known), _) => Ok((known, next - at)),
+            (None, Some(below)) => below.presence(at, next, below_layers),
+            (None, None) => Ok((Presence::Zero, next - at)),
+        }
     }
+
+    /// Returns the number of images of the tree.
+    pub(super) fn images(&self) -> u32 {
+        match &self.node {
+            Node::Raw(_) => 1,
+            Node::Window { child, .. } => child.images(),
+            Node::Vhd { below, .. } | Node::Qcow2 { below, .. } => {
+                below.as_ref().map_or(1, |below| below.images().saturating_add(1))
+            }
+        }
+    }
+}
+
+/// Returns whether a raw image may have data at `at`, and for how many bytes.
+fn raw_presence(file: &PlainFile, at: u64, end: u64) -> (Presence, u64) {
+    let found = |whence| match seek(file.fd(), whence) {
+        Ok(found) => Some(found.clamp(at, end)),
+        Err(Errno::NXIO) => Some(end),
+        // The storage cannot tell.
+        Err(_) => None,
+    };
+    let data = found(SeekFrom::Data(at)).unwrap_or(at);
+    if data > at {
+        return (Presence::Zero, data - at);
+    }
+    let hole = found(SeekFrom::Hole(at)).filter(|hole| *hole > at).unwrap_or(end);
+    (Presence::Data, hole - at)
 }
 
 fn only_a_part(path: &str) -> String {

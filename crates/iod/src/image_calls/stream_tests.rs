@@ -60,7 +60,7 @@ impl Folder {
 
     /// Returns the content of a tree.
     fn content(&self, tree: &Backend) -> Vec<u8> {
-        let mut source = source::Source::open(tree, &self.stop).unwrap();
+        let mut source = source::Source::open(tree, &self.stop, false).unwrap();
         let mut bytes = vec![0; source.size() as usize];
         source.read(0, &mut bytes).unwrap();
         bytes

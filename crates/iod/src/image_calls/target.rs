@@ -1,12 +1,12 @@
 //! A new image file that a disk is written to.
 
-use std::os::fd::OwnedFd;
+use std::ops::Range;
 use std::sync::Arc;
 
 use image::format::Backing;
 use image::qcow2::Qcow2Format;
 use image::vhd::VhdFormat;
-use image::{ImageError, ImageFile, ImageWriter, PlainFile, run_now};
+use image::{ImageError, ImageFile, ImageWriter, PlainFile, Presence, run_now};
 use model::image::ImageFormat;
 
 /// Bytes of a raw image that are stored or left out together.
@@ -22,20 +22,24 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Creates an image of a disk of `size` bytes in an empty file.
+    /// Creates an image of a disk of `size` bytes in an empty file. One with a reference to an image
+    /// below is qcow2.
     pub(super) fn create(
-        file: OwnedFd,
+        file: PlainFile,
         format: ImageFormat,
         size: u64,
+        backing: Option<Backing>,
     ) -> Result<Self, ImageError> {
-        let file = PlainFile::new(file);
         match format {
             ImageFormat::Raw => {
                 let sized = file.set_len(size);
                 run_now(async { sized.await.map_err(ImageError::io("size", 0)) })?;
                 Ok(Self::Raw(file))
             }
-            ImageFormat::Qcow2 => Self::qcow2(file, size, None),
+            ImageFormat::Qcow2 => {
+                let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size, backing))?;
+                Ok(Self::Qcow2(Box::new(writer)))
+            }
             ImageFormat::Vhd => {
                 let writer = run_now(ImageWriter::create_vhd(Arc::new(file), size))?;
                 Ok(Self::Vhd(Box::new(writer)))
@@ -43,18 +47,32 @@ impl Target {
         }
     }
 
-    /// Creates a qcow2 image over another one in an empty file.
-    pub(super) fn create_over(
-        file: OwnedFd,
-        size: u64,
-        backing: Backing,
-    ) -> Result<Self, ImageError> {
-        Self::qcow2(PlainFile::new(file), size, Some(backing))
+    /// Returns the bytes of which the image says together whether they are present.
+    pub(super) fn unit_bytes(&self) -> usize {
+        match self {
+            Self::Raw(_) => BLOCK,
+            Self::Qcow2(writer) => writer.unit_bytes(),
+            Self::Vhd(writer) => writer.unit_bytes(),
+        }
     }
 
-    fn qcow2(file: PlainFile, size: u64, backing: Option<Backing>) -> Result<Self, ImageError> {
-        let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size, backing))?;
-        Ok(Self::Qcow2(Box::new(writer)))
+    /// Stores units of which these are present. The others are zeroes.
+    pub(super) fn write_units(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        presence: &[Presence],
+    ) -> Result<(), ImageError> {
+        let file = match self {
+            Self::Qcow2(writer) => return run_now(writer.write_units(offset, data, presence)),
+            Self::Vhd(writer) => return run_now(writer.write_units(offset, data, presence)),
+            Self::Raw(file) => file,
+        };
+        for (skip, part) in data_runs(data.len(), presence, BLOCK) {
+            let (at, part) = (offset + skip as u64, data.get(part).unwrap_or_default());
+            run_now(async { file.write_at(at, part).await.map_err(ImageError::io("write", at)) })?;
+        }
+        Ok(())
     }
 
     /// Writes data at an offset, a multiple of a cluster. No cluster may be written twice.
@@ -90,4 +108,19 @@ pub(super) fn write_sparse(file: &PlainFile, offset: u64, data: &[u8]) -> Result
         run_now(async { file.write_at(*at, part).await.map_err(ImageError::io("write", *at)) })?;
     }
     Ok(())
+}
+
+/// Returns the ranges of `len` bytes that consist of present units, each with its start.
+pub(super) fn data_runs(
+    len: usize,
+    presence: &[Presence],
+    unit: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut at = 0;
+    let runs = presence.chunk_by(|one, next| one == next).map(move |run| {
+        let start = at;
+        at = len.min(start + run.len() * unit);
+        (run.first() == Some(&Presence::Data), start..at)
+    });
+    runs.filter(|(is_data, _)| *is_data).map(|(_, range)| (range.start, range))
 }

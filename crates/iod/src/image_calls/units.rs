@@ -28,7 +28,7 @@ pub(super) fn changed(
     stop: &Arc<AtomicBool>,
 ) -> Result<BitSet, ImageCallError> {
     let common = common_image(tree, base);
-    let mut base = Source::open(base, stop)?;
+    let mut base = Source::open(base, stop, false)?;
     let size = source.size();
     if let Some(common) = common {
         return units(size, unit, stop, |at, end| {

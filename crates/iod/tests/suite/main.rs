@@ -30,6 +30,7 @@ mod mapped_budgets;
 mod mapped_faults;
 mod mapped_refusals;
 mod memory_holes;
+mod merges;
 mod metrics;
 mod nbd_clients;
 mod neighbours;

@@ -286,6 +286,9 @@ impl Call {
                 let convert: ImageConvert = typed(params)?;
                 check_image(&convert.path, convert.deadline_s)?;
                 check_source(&convert.source)?;
+                if convert.layers == Some(0) {
+                    return Err(invalid("layers must be at least 1".into()));
+                }
                 Ok(Self::ImageConvert(convert))
             }
             "image.snapshot" => {
@@ -302,6 +305,14 @@ impl Call {
                 check_source(&resize.image)?;
                 Ok(Self::ImageResize(resize))
             }
+            "image.progress" => Ok(Self::ImageProgress),
+            other => Self::parse_stream(other, params),
+        }
+    }
+
+    /// Parses a call that makes an image of a stream or of another disk, or a stream of a disk.
+    fn parse_stream(method: &str, params: Value) -> Result<Self, RpcError> {
+        match method {
             "image.export" => {
                 let export: Box<ImageExport> = typed(params)?;
                 check_image(&export.stream, export.deadline_s)?;
@@ -324,7 +335,6 @@ impl Call {
                 copy.base.as_ref().map_or(Ok(()), check_source)?;
                 Ok(Self::ImageCopy(copy))
             }
-            "image.progress" => Ok(Self::ImageProgress),
             other => Err(unknown(other)),
         }
     }

@@ -3,6 +3,7 @@
 mod backend;
 #[cfg(test)]
 mod backend_tests;
+mod chain;
 mod check;
 mod model_disk;
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! reconciled again.
 
 mod attach_times;
+mod coalesce;
 mod discover;
 mod drivers;
 mod interfaces;
@@ -53,6 +54,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 pub use crate::exec::{CancelToken, Progress, ProgressFn, StepTimeout};
+pub use coalesce::{MergeOutcome, MergeState};
 pub use drivers::{DatapathProvider, Drivers};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
 pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use model::id::{SrId, Uuid, VbdId, VdiId};
 use model::image::{
     DEFAULT_IMAGE_DEADLINE_S, ImageConvert, ImageFormat, ImageResize, ImageSnapshotCall,
-    MAX_IMAGE_DEADLINE_S,
 };
 use model::report::DiskStats;
 use model::rpc::SnapshotDisk;
@@ -130,11 +129,17 @@ impl Machines {
     ) -> Result<Volume, StepError> {
         let from = self.place(from, SrFeature::VdiAttach).await?;
         let to = self.place(to, SrFeature::VdiCreate).await?;
-        let source = from.driver.images(from.sr, vdi).await?;
+        let mut source = from.driver.images(from.sr, vdi).await?;
         let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
-        let (format, deadline_s) = (ImageFormat::Raw, MAX_IMAGE_DEADLINE_S);
-        let convert = ImageConvert { source, path, format, deadline_s };
-        let copied = from.datapath.convert(&convert, progress).await;
+        let copied = loop {
+            let convert = ImageConvert::whole(source.clone(), path.clone(), ImageFormat::Raw);
+            let copied = from.datapath.convert(&convert, progress).await;
+            match from.driver.images(from.sr, vdi).await {
+                // A merge of images has removed some before they were opened.
+                Ok(present) if copied.is_err() && present != source => source = present,
+                _ => break copied,
+            }
+        };
         if let Err(error) = copied {
             // The image appears when it is complete, so there is nothing to remove in most cases.
             let _left = to.driver.destroy_volume(to.sr, copy).await;
@@ -186,7 +191,10 @@ impl Machines {
 
     /// Locks volumes against other storage calls. In order, so that two callers never wait for each
     /// other.
-    async fn lock_all(&self, vdis: impl IntoIterator<Item = VdiId>) -> Vec<VolumeLock<'_>> {
+    pub(super) async fn lock_all(
+        &self,
+        vdis: impl IntoIterator<Item = VdiId>,
+    ) -> Vec<VolumeLock<'_>> {
         let mut vdis: Vec<_> = vdis.into_iter().collect();
         vdis.sort();
         vdis.dedup();

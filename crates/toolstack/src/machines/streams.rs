@@ -62,8 +62,17 @@ impl Machines {
         };
         let (id, deadline_s) = (vdi.0.bytes(), MAX_IMAGE_DEADLINE_S);
         let stream = PathBuf::new();
-        let export = ImageExport { source, format, id, base, stream, deadline_s };
-        Ok(place.datapath.export(&export).await?)
+        let mut export = ImageExport { source, format, id, base, stream, deadline_s };
+        loop {
+            let exported = place.datapath.export(&export).await;
+            match place.driver.images(sr, vdi).await {
+                // A merge of images has removed some before they were opened.
+                Ok(present) if exported.is_err() && present != export.source => {
+                    export.source = present;
+                }
+                _ => return Ok(exported?),
+            }
+        }
     }
 
     /// Replaces the content of the volume `into` by that of another one. With `base`, only what differs

@@ -5,7 +5,7 @@ use std::fmt;
 use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
-use model::rpc::{DiskReply, SnapshotDisk};
+use model::rpc::{DiskReply, Replace, SnapshotDisk};
 use model::spec::{Caps, DiskShare, DiskSpec, PollSpec};
 
 use super::{DatapathError, ExportStream, ImportStream};
@@ -40,6 +40,8 @@ pub trait Datapath: fmt::Debug + Send + Sync {
         &'a self,
         disks: &'a [SnapshotDisk],
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Replaces the backend of a disk by another one with the same content.
+    fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Creates an image over another one that no program writes.
     fn create_layer<'a>(
         &'a self,

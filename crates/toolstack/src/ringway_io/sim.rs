@@ -13,7 +13,7 @@ use model::report::{
     DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
     PollStats, QueuePolling, ShareReport, Stats,
 };
-use model::rpc::{DiskReply, RpcError, SnapshotDisk, code};
+use model::rpc::{DiskReply, Replace, RpcError, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, FileRef, PollSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -212,6 +212,10 @@ impl Datapath for SimPath {
         }))
     }
 
+    fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.about(&replace.id, |disk| disk.spec.backend = replace.backend.clone()))
+    }
+
     fn create_layer<'a>(
         &'a self,
         _layer: &'a ImageSnapshotCall,
@@ -221,11 +225,17 @@ impl Datapath for SimPath {
 
     fn convert<'a>(
         &'a self,
-        _convert: &'a ImageConvert,
+        convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         progress(0.5);
-        Box::pin(self.call((CallKind::Convert, ""), |_| Ok(())))
+        let is_merge = convert.layers.is_some();
+        Box::pin(self.call((CallKind::Convert, ""), move |state| {
+            if is_merge {
+                state.merges.entry(self.sr).or_default().is_made = true;
+            }
+            Ok(())
+        }))
     }
 
     fn copy<'a>(

@@ -50,6 +50,7 @@ pub enum CallKind {
     PrepareImport,
     SettleImport,
     AbandonImport,
+    SwitchMerge,
     AttachVolume,
     ActivateVolume,
     DeactivateVolume,

@@ -251,6 +251,16 @@ impl Sim {
         self.state().volumes.len()
     }
 
+    /// Gives an SR images that can be merged, so many times.
+    pub fn add_merges(&self, sr: SrId, count: usize) {
+        self.state().merges.entry(sr).or_default().left += count;
+    }
+
+    /// Returns how many merges of images of an SR have not ended.
+    pub fn merges_left(&self, sr: SrId) -> usize {
+        self.state().merges.get(&sr).map_or(0, |merges| merges.left)
+    }
+
     /// Returns the counters of calls.
     pub fn marks(&self) -> SimMarks {
         self.counts().marks()

@@ -26,6 +26,8 @@ pub(crate) struct State {
     pub(crate) domains: BTreeMap<VmId, Domain>,
     pub(crate) attached_srs: BTreeSet<SrId>,
     pub(crate) volumes: BTreeMap<(SrId, VdiId), Volume>,
+    /// Merges of images that wait.
+    pub(crate) merges: BTreeMap<SrId, Merges>,
     /// Disks of all datapaths, by id.
     pub(crate) disks: BTreeMap<String, Disk>,
     /// Bridge of each TAP device.
@@ -48,6 +50,15 @@ pub(crate) struct State {
     pub(crate) broken: Vec<String>,
     /// Journal, if the state outlives the process.
     pub(super) journal: Option<Journal>,
+}
+
+/// Merges of images of an SR.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Merges {
+    /// Number of merges that have not ended.
+    pub(crate) left: usize,
+    /// Whether the new image of the first one exists.
+    pub(crate) is_made: bool,
 }
 
 /// Domain, or its remains.

@@ -3,7 +3,7 @@
 //! The start of a machine takes long if some disks of its storage are slow. The delays reproduce
 //! that on one host, with real disks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
-use super::{Config, Layer, Names, SnapshotOf, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, Names, PresentMerge, SnapshotOf, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Type of delayed SRs in a directory.
@@ -239,6 +239,31 @@ impl SrDriver for DelayedDriver {
         bytes: u64,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         self.inner.prepare_copy(sr, vdi, bytes)
+    }
+
+    fn begin_merge(
+        &self,
+        sr: SrId,
+        into: Uuid,
+        kept: BTreeSet<VdiId>,
+    ) -> BoxFuture<'_, Result<Option<PresentMerge>, SrError>> {
+        self.inner.begin_merge(sr, into, kept)
+    }
+
+    fn merge_users(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
+        self.inner.merge_users(sr)
+    }
+
+    fn switch_merge(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        self.inner.switch_merge(sr, vdi)
+    }
+
+    fn end_merge(&self, sr: SrId) -> BoxFuture<'_, Result<bool, SrError>> {
+        self.inner.end_merge(sr)
+    }
+
+    fn orphans(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
+        self.inner.orphans(sr)
     }
 
     fn attach_volume(

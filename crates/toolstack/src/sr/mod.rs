@@ -16,12 +16,13 @@ mod places;
 pub mod sim;
 pub mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
@@ -156,6 +157,23 @@ pub struct Layer {
     pub file: PathBuf,
     /// Present images of the volume.
     pub base: Backend,
+}
+
+/// Merge of images of an SR that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresentMerge {
+    /// Images that become one, top first.
+    pub images: Vec<PathBuf>,
+    /// These images, and all below them.
+    pub source: Backend,
+    /// Number of images that become one.
+    pub count: u32,
+    /// New image.
+    pub into: PathBuf,
+    /// Its format.
+    pub format: ImageFormat,
+    /// Whether the new image exists, complete.
+    pub is_complete: bool,
 }
 
 /// Driver for one type of SR.
@@ -316,6 +334,37 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Removes the new image, if there is one. The volume stays as it is.
     fn abandon_import(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Returns the merge of images that is under way, or begins the next one, with a new image of
+    /// this id. `None` if there is nothing to merge. The images of the volumes `kept` stay as they
+    /// are.
+    ///
+    /// The caller creates the new image, has the disks of each of [`SrDriver::merge_users`] replace
+    /// the former images, calls [`SrDriver::switch_merge`] for it, then [`SrDriver::end_merge`].
+    fn begin_merge(
+        &self,
+        _sr: SrId,
+        _into: Uuid,
+        _kept: BTreeSet<VdiId>,
+    ) -> BoxFuture<'_, Result<Option<PresentMerge>, SrError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+    /// Returns the volumes that have the images of the merge.
+    fn merge_users(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+    /// Records that a volume has the new image of the merge. No datapath serves the former ones.
+    fn switch_merge(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Ends the merge: removes the former images, which no datapath serves. If the new image does not
+    /// exist, gives the merge up. Returns false if volumes still have the former images.
+    fn end_merge(&self, _sr: SrId) -> BoxFuture<'_, Result<bool, SrError>> {
+        Box::pin(std::future::ready(Ok(true)))
+    }
+    /// Returns images of the SR that belong to no volume and no merge, and that nothing removes.
+    fn orphans(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(

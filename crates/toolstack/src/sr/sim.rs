@@ -1,15 +1,17 @@
 //! Simulated storage without data.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 
-use super::{Config, Layer, SnapshotOf, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, PresentMerge, SnapshotOf, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{self, Call, CallKind, Sim, State, image};
 
@@ -276,6 +278,45 @@ impl SrDriver for SimSr {
 
     fn abandon_import(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(self.call((CallKind::AbandonImport, sr, Some(vdi)), |_| Ok(())))
+    }
+
+    /// All volumes of the SR have the images of a merge.
+    fn begin_merge(
+        &self,
+        sr: SrId,
+        into: Uuid,
+        kept: BTreeSet<VdiId>,
+    ) -> BoxFuture<'_, Result<Option<PresentMerge>, SrError>> {
+        let state = self.sim.state();
+        let merges = state.merges.get(&sr).copied().unwrap_or_default();
+        let is_kept = state.volumes.keys().any(|(of, vdi)| *of == sr && kept.contains(vdi));
+        let images = vec![image(sr, VdiId(into)).with_extension("upper")];
+        let source = Backend::File(image(sr, VdiId(into)).into());
+        let (into, format) = (image(sr, VdiId(into)), ImageFormat::Qcow2);
+        let is_complete = merges.is_made;
+        let merge = PresentMerge { images, source, count: 2, into, format, is_complete };
+        let merge = (merges.left > 0 && !is_kept).then_some(merge);
+        Box::pin(std::future::ready(Ok(merge)))
+    }
+
+    fn merge_users(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
+        let state = self.sim.state();
+        let volumes = state.volumes.keys().filter(|(of, _)| *of == sr).map(|(_, vdi)| *vdi);
+        Box::pin(std::future::ready(Ok(volumes.collect())))
+    }
+
+    fn switch_merge(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::SwitchMerge, sr, Some(vdi)), |_| Ok(())))
+    }
+
+    /// A merge whose image was not made waits again.
+    fn end_merge(&self, sr: SrId) -> BoxFuture<'_, Result<bool, SrError>> {
+        if let Some(merges) = self.sim.state().merges.get_mut(&sr)
+            && std::mem::take(&mut merges.is_made)
+        {
+            merges.left -= 1;
+        }
+        Box::pin(std::future::ready(Ok(true)))
     }
 
     fn attach_volume(

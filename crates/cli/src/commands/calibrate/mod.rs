@@ -1,7 +1,6 @@
 //! `ringway calibrate`: measures a storage and shows what it can do.
 
 mod chart;
-mod sr;
 mod text;
 
 use std::fs::File;
@@ -16,8 +15,8 @@ use model::calibration::{Calibrate as Call, Calibration, MachineLoad, PROFILE_FI
 use model::spec::parse_size;
 use toolstack::ringway_io::{HostSockets, RpcConnection};
 
-use self::sr::Sr;
 use super::private_io::with_ringway_io;
+use super::sr::{self, Sr};
 
 /// Interval between two reports of the progress.
 const INTERVAL: Duration = Duration::from_secs(1);

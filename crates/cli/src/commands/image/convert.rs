@@ -24,7 +24,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 The new image has the whole disk and no backing. Zeroes take no space in it. It appears when it is
 complete: an error or Ctrl-C leaves nothing. No program may write the source meanwhile. For a longer
-chain, repeat --backing and --backing-format from the top down.")]
+chain, repeat --backing and --backing-format from the top down. With --layers, the new image takes the
+place of the first images of the chain; it is qcow2 if it lies over another one.")]
 pub(super) struct Convert {
     #[command(flatten)]
     source: Target,
@@ -35,6 +36,10 @@ pub(super) struct Convert {
     to: ImageFormat,
     #[command(flatten)]
     below: Below,
+    /// Copy only this many images from the top down; the new image lies over the next one, if there is
+    /// one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    layers: Option<u32>,
     /// Longest time, for example 90s or 1h
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = deadline)]
     timeout: u32,
@@ -46,9 +51,10 @@ impl Convert {
         connection: &mut RpcConnection,
         control: &Path,
     ) -> anyhow::Result<ExitCode> {
-        let Self { source, new, to, below, timeout: deadline_s } = self;
+        let Self { source, new, to, below, layers, timeout: deadline_s } = self;
         let (tree, path) = (below.tree(&source)?, absolute(&new)?);
-        let params = ImageConvert { source: tree, path: path.clone(), format: to, deadline_s };
+        let whole = ImageConvert::whole(tree, path.clone(), to);
+        let params = ImageConvert { layers, deadline_s, ..whole };
         let converted = if stderr().is_terminal() {
             let mut reports = RpcConnection::connect(control).await?;
             tokio::select! {

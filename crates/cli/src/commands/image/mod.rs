@@ -1,10 +1,12 @@
-//! `ringway image`: shows, checks, maps, creates and converts image files.
+//! `ringway image`: shows, checks, maps, creates and converts image files, and shows those of a
+//! storage repository.
 //!
 //! A `ringway-io` does the work, because it alone reads images: the one whose control socket the
 //! user names, or one that the command starts for itself.
 
 mod convert;
 mod text;
+mod tree;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -40,6 +42,7 @@ const ERRORS: u8 = 4;
   ringway image convert /img/e.vhd /img/e.qcow2 --format vhd --to qcow2
   ringway image snapshot /img/a.qcow2 /img/d.qcow2 --format qcow2
   ringway image resize /img/a.qcow2 40G --format qcow2
+  ringway image tree \"Local storage\"
 
 The format is always stated and never guessed: a guest can write the header of another format into
 a raw image. The work is done by a ringway-io that the command starts and ends, or by the one at
@@ -69,6 +72,8 @@ enum Action {
     Snapshot(Snapshot),
     /// Make the disk of an image larger that no VM uses
     Resize(Resize),
+    /// Show the images of a storage repository, and the disks that have them
+    Tree(tree::Tree),
 }
 
 /// Image, and how to print the result.
@@ -229,6 +234,10 @@ fn deadline(text: &str) -> Result<u32, SpecError> {
 impl Image {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let Self { control, action } = self;
+        if let Action::Tree(tree) = action {
+            // Names of files and records suffice.
+            return tree.run().await;
+        }
         let run = async |connection: &mut RpcConnection, control: &Path| {
             action.run(connection, control).await
         };
@@ -254,6 +263,7 @@ impl Action {
             Self::Convert(convert) => convert.run(connection, control).await,
             Self::Snapshot(snapshot) => run_snapshot(snapshot, connection).await,
             Self::Resize(resize) => run_resize(resize, connection).await,
+            Self::Tree(tree) => tree.run().await,
         }
     }
 }

@@ -120,7 +120,7 @@ pub(in crate::calls) async fn destroy_disk(ctx: &Ctx, disk: &Ref) -> Result<(), 
     let disk = ctx.read(|view| disk_of(view, disk))?;
     let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
     let under_way = begin(ctx, &disk, VdiOp::Destroy, Some(SrOp::VdiDestroy)).await?;
-    let taken = taken(ctx, &disk, VdiOp::Destroy)?;
+    let taken = taken(ctx, &disk, VdiOp::Destroy).await?;
     if let Err(error) = storage.destroy_volume(disk.id).await {
         if matches!(error, SrError::Late { .. } | SrError::Worker(_)) {
             // The removal may still happen, so the VDI is unavailable until a scan finds it.
@@ -133,6 +133,7 @@ pub(in crate::calls) async fn destroy_disk(ctx: &Ctx, disk: &Ref) -> Result<(), 
     // The volume is gone, so this change must not be rolled back.
     ctx.app.db.write_observed(|tx| remove(tx, &disk))?;
     drop((taken, under_way));
+    storage.coalesce(&ctx.app);
     Ok(())
 }
 
@@ -150,7 +151,7 @@ pub(super) async fn forget(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
     // A VDI may be forgotten while its SR is detached, so no SR operation begins.
     let under_way = begin(&ctx, &disk, op, None).await?;
-    let taken = taken(&ctx, &disk, op)?;
+    let taken = taken(&ctx, &disk, op).await?;
     ctx.change(|tx| effects::disk_gone(tx, &disk.disk))?;
     drop((taken, under_way));
     Ok(nothing())

@@ -19,7 +19,7 @@ pub(super) async fn set(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     };
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
     let under_way = begin(&ctx, &disk, op, Some(SrOp::VdiSetOnBoot)).await?;
-    let lock = taken(&ctx, &disk, op)?;
+    let lock = taken(&ctx, &disk, op).await?;
     if ctx.read(|view| facts::resets(view, &disk.disk)) != resets {
         let (_, (sr, kind)) = ctx.read(|view| placed(&ctx, view, &disk.place))?;
         let (machines, of) = (&ctx.app.machines, (sr, &*kind));

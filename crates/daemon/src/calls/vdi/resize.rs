@@ -49,7 +49,7 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     let (_, (sr, kind)) = ctx.read(|view| super::snapshot::placed(ctx, view, &disk.place))?;
     let under_way = begin(ctx, &disk, op, Some(SrOp::VdiResize)).await?;
     let lock = match op {
-        VdiOp::Resize => taken(ctx, &disk, op)?,
+        VdiOp::Resize => taken(ctx, &disk, op).await?,
         _ => ctx.app.machines.wait_for_volume(disk.id).await,
     };
     let now = ctx.read(|view| bytes(view, &disk.disk, vdi::Field::virtual_size))?;

@@ -17,7 +17,7 @@ use crate::ops::current_ops::CurrentOps;
 use crate::ops::run::OpCaller;
 use crate::random;
 use crate::records::fields::{bytes, text, uuid};
-use crate::storage::{SrHandle, names};
+use crate::storage::{self, SrHandle, names};
 
 /// Fields that snapshots and clones inherit.
 const INHERITED: [vdi::Field; 10] = [
@@ -109,6 +109,7 @@ async fn snapshots_on(
         let snapshots: Vec<_> = taken.iter().map(|(snapshot, _)| snapshot.vdi).collect();
         remove(&storage, &snapshots).await;
     }
+    storage.coalesce(&ctx.app);
     recorded
 }
 
@@ -215,7 +216,14 @@ async fn remove(storage: &SrHandle, volumes: &[VdiId]) {
 }
 
 fn inherited(view: &View<'_>, disk: &Ref) -> Result<Vec<(FieldIx, Value)>, ApiError> {
-    let field = |field: vdi::Field| Ok((field.into(), view.get(disk, field)?.clone()));
+    let field = |field: vdi::Field| {
+        let mut value = view.get(disk, field)?.clone();
+        if let (vdi::Field::sm_config, Value::Map(members)) = (field, &mut value) {
+            // A merge of images that is under way belongs to the VDI alone.
+            members.remove(storage::COALESCE);
+        }
+        Ok((field.into(), value))
+    };
     INHERITED.into_iter().map(field).collect()
 }
 

@@ -98,7 +98,7 @@ pub(crate) async fn import(
         return Err(codes::import_error(why));
     }
     let under_way = begin_import(ctx, &disk)?;
-    let lock = taken(ctx, &disk, VdiOp::Update)?;
+    let lock = taken(ctx, &disk, VdiOp::Update).await?;
     let (_, (sr, kind)) = ctx.read(|view| placed(ctx, view, &disk.place))?;
     let failed = |error| refused(ctx, Some(&&disk), VdiOp::Update, error);
     let open_end = body.has_open_end();
@@ -156,7 +156,7 @@ pub(super) async fn copy_into(
         under_way.push(begin(ctx, base, VdiOp::Copy, None).await?);
     }
     under_way.push(begin_import(ctx, &into)?);
-    let lock = taken(ctx, &into, VdiOp::Update)?;
+    let lock = taken(ctx, &into, VdiOp::Update).await?;
     let place =
         |disk: &Disk| ctx.read(|view| placed(ctx, view, &disk.place)).map(|placed| placed.1);
     let ((sr, kind), (to, to_kind)) = (place(&disk)?, place(&into)?);

@@ -6,6 +6,7 @@ mod answered;
 mod cards;
 mod cds;
 mod clock;
+mod coalesce;
 mod datapaths;
 mod devices;
 mod ends;

@@ -25,7 +25,7 @@ fn a_guest_goes_on_after_snapshots_and_comes_back_to_them() {
     machine.write(&mut shell, BLOCK, "second");
     assert_eq!(machine.stored(BLOCK), "first");
     assert_eq!(layers(&mut world, &machine), 2);
-    datapath_dies(&mut world, &machine, &mut shell);
+    datapath_dies(&mut world, &machine, &mut shell, (BLOCK, "second"), 2);
     daemon_dies(&mut world, &machine, &mut shell);
     clone_is_plugged(&mut world, &machine, &first, &mut shell);
     disk_grows(&mut world, &machine, &mut shell);
@@ -88,7 +88,7 @@ fn a_disk_goes_back_at_each_boot_to_what_it_was() {
 }
 
 /// Takes a snapshot with `xe`. Returns its reference.
-fn snapshot(world: &mut World, machine: &Machine, name: &str) -> String {
+pub(super) fn snapshot(world: &mut World, machine: &Machine, name: &str) -> String {
     let (vm, name) = (format!("uuid={}", machine.uuid), format!("new-name-label={name}"));
     let uuid = world.daemon.xe_prints(&["vm-snapshot", &vm, &name]).unwrap();
     let made = world.made("VM.get_by_uuid", &of(&uuid));
@@ -97,13 +97,13 @@ fn snapshot(world: &mut World, machine: &Machine, name: &str) -> String {
 }
 
 /// Returns the number of images of the disk that the guest has.
-fn layers(world: &mut World, machine: &Machine) -> usize {
+pub(super) fn layers(world: &mut World, machine: &Machine) -> usize {
     let backend: Backend = world.served(&machine.slot).unwrap().backend;
     backend.files().count()
 }
 
-/// The next `ringway-io` serves the new image, although keeper and worker died.
-fn datapath_dies(world: &mut World, machine: &Machine, shell: &mut Shell) {
+/// Kills keeper and worker of each datapath with disks.
+pub(super) fn kill_datapath(world: &mut World) {
     for stats in world.datapaths().into_iter().filter(|stats| !stats.disks.is_empty()) {
         let keeper = stats.keeper.map(|keeper| keeper.pid);
         for pid in keeper.into_iter().chain([stats.pid]) {
@@ -112,11 +112,23 @@ fn datapath_dies(world: &mut World, machine: &Machine, shell: &mut Shell) {
             let _ended = kill_process(pid, Signal::KILL);
         }
     }
-    machine.write(shell, BLOCK + 1, "later");
+}
+
+/// The next `ringway-io` serves the same `count` images, although keeper and worker died. A block has
+/// this word.
+pub(super) fn datapath_dies(
+    world: &mut World,
+    machine: &Machine,
+    shell: &mut Shell,
+    (block, word): (u64, &str),
+    count: usize,
+) {
+    kill_datapath(world);
+    machine.write(shell, BLOCK + 100, "later");
     let read = "echo 3 >/proc/sys/vm/drop_caches";
     shell.run(read, PATIENCE).unwrap();
-    assert_eq!(machine.read(shell, BLOCK), "second");
-    assert_eq!(layers(world, machine), 2);
+    assert_eq!(machine.read(shell, block), word);
+    assert_eq!(layers(world, machine), count);
 }
 
 /// The next daemon takes another snapshot.
@@ -192,7 +204,7 @@ fn disk_uuid(world: &mut World, disk: &str) -> String {
 }
 
 /// Returns the VBDs of a VM with their VDIs.
-fn disks(world: &mut World, machine: &str) -> Vec<(String, String)> {
+pub(super) fn disks(world: &mut World, machine: &str) -> Vec<(String, String)> {
     let slots = world.client.records("VBD").unwrap().into_iter();
     let slots = slots.filter(|(_, one)| one.text("VM") == machine && one.text("type") == "Disk");
     slots.map(|(slot, one)| (slot, one.text("VDI").to_owned())).collect()
@@ -203,7 +215,7 @@ fn is_hidden(name: &OsStr) -> bool {
 }
 
 /// The space of all images comes back.
-fn nothing_is_left(world: &mut World, machine: &Machine) {
+pub(super) fn nothing_is_left(world: &mut World, machine: &Machine) {
     for (_, disk) in world.client.records("VDI").unwrap() {
         assert!(!disk.text("name_label").is_empty());
     }

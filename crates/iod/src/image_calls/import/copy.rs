@@ -20,7 +20,7 @@ pub(in crate::image_calls) fn copy(
     progress: &Progress,
 ) -> Result<ImageImported, ImageCallError> {
     let mut content = NewContent::open(&call.present, &call.path, stop)?;
-    let mut source = Source::open(&call.source, stop)?;
+    let mut source = Source::open(&call.source, stop, false)?;
     let (size, tree) = (source.size(), &call.source);
     match check_size(size, &content) {
         Ok(()) => {}

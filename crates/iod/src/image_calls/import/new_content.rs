@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use disk::DiskError;
 use image::format::Backing;
 use image::qcow2::export_cluster_bits;
-use image::{BitSet, ImageError};
+use image::{BitSet, ImageError, PlainFile};
 use model::image::ImageFormat;
 use model::image_stream::ImageImported;
 use model::spec::{Backend, FileRef};
@@ -52,7 +52,7 @@ impl<'a> NewContent<'a> {
         path: &'a Path,
         stop: &'a Arc<AtomicBool>,
     ) -> Result<Self, ImageCallError> {
-        let present = Source::open(tree, stop)?;
+        let present = Source::open(tree, stop, false)?;
         let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
         let bits = export_cluster_bits(present.size());
         if 1 << bits != UNIT {
@@ -92,11 +92,8 @@ impl<'a> NewContent<'a> {
             }
         };
         let is_raw = matches!((self.tree, kind), (Backend::File(_), Kind::Whole));
-        let target = match (backing, is_raw) {
-            (Some(backing), _) => Target::create_over(file, size, backing),
-            (None, true) => Target::create(file, ImageFormat::Raw, size),
-            (None, false) => Target::create(file, ImageFormat::Qcow2, size),
-        };
+        let format = if is_raw { ImageFormat::Raw } else { ImageFormat::Qcow2 };
+        let target = Target::create(PlainFile::new(file), format, size, backing);
         self.image = Some((kind, target.map_err(self.failed())?));
         Ok(())
     }
@@ -155,7 +152,7 @@ impl<'a> NewContent<'a> {
         let Backend::Qcow2 { backing: Some(below), .. } = self.tree else {
             return Ok(());
         };
-        let mut below = Source::open(below, self.stop)?;
+        let mut below = Source::open(below, self.stop, false)?;
         // A unit has 64 KiB.
         let zeroes = vec![0; UNIT as usize];
         self.each_other_unit(

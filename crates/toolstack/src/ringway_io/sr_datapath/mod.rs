@@ -10,7 +10,7 @@ use std::time::Duration;
 use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
-use model::rpc::{DiskReply, Resize, SnapshotDisk, code};
+use model::rpc::{DiskReply, Replace, Resize, SnapshotDisk, code};
 use model::spec::{Backend, Caps, DiskShare, DiskSpec, PollSpec};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -119,6 +119,36 @@ impl SrDatapath {
             }
         };
         self.rpc_client.call(RpcCall::of_all(method, params), note).await.map(drop)
+    }
+
+    async fn replace(&self, replace: &Replace) -> Result<(), DatapathError> {
+        let Replace { id, backend, .. } = replace;
+        let set = |specs: &mut SpecStore<DiskSpec>| {
+            specs.change(id, |spec| spec.backend = backend.clone());
+        };
+        let note = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
+            if answer.is_ok() {
+                set(specs);
+            }
+        };
+        let outcome =
+            self.rpc_client.call(RpcCall::step(id, "disk.replace", json!(replace)), note).await;
+        let Err(error) = outcome else { return Ok(()) };
+        // A worker that died after the replacement did not answer, and the disk has no longer the
+        // backend that the repeated call expects.
+        let has_it = |stats: &Stats| {
+            stats.disks.iter().any(|disk| disk.id == *id && disk.backend == *backend)
+        };
+        let stats = |answer: &Value| typed::<Stats>("stats", answer.clone()).ok();
+        let note = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
+            if answer.as_ref().is_ok_and(|answer| stats(answer).is_some_and(|one| has_it(&one))) {
+                set(specs);
+            }
+        };
+        let query = RpcCall::step(id, "stats", json!({ "id": id }));
+        let answer = self.rpc_client.call(query, note).await;
+        let is_done = answer.is_ok_and(|answer| stats(&answer).is_some_and(|one| has_it(&one)));
+        if is_done { Ok(()) } else { Err(error) }
     }
 
     async fn create_layer(&self, layer: ImageSnapshotCall) -> Result<(), DatapathError> {
@@ -254,6 +284,11 @@ impl Datapath for SrDatapath {
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         let (this, disks) = (self.clone(), disks.to_vec());
         task(async move { this.snapshot(disks).await })
+    }
+
+    fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, replace) = (self.clone(), replace.clone());
+        task(async move { this.replace(&replace).await })
     }
 
     fn create_layer<'a>(

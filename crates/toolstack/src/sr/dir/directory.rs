@@ -100,13 +100,14 @@ impl<'a> SrDirectory<'a> {
             volumes => return Err(SrError::NotEmpty { volumes }),
         }
         self.clean()?;
+        self.clear_merge()?;
         self.remove(MARKER)?;
         self.remove(STORAGE_BLOCKS)?;
         self.remove(PROFILE_FILE)?;
         self.settle()
     }
 
-    fn at(place: &'a Path) -> Result<Self, SrError> {
+    pub(super) fn at(place: &'a Path) -> Result<Self, SrError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(place, flags, Mode::empty()) {
             Ok(fd) => Ok(Self { fd, place }),
@@ -148,7 +149,7 @@ impl<'a> SrDirectory<'a> {
         let records = self.records(&names)?;
         let removed = self.removed(&names)?;
         let shared = records.values().chain(removed.values()).flat_map(Record::files);
-        let shared: BTreeSet<_> = shared.collect();
+        let shared: BTreeSet<_> = shared.chain(self.merge_journal()?.images()).collect();
         let mut volumes = Vec::new();
         for image in names.iter().filter_map(|name| ImageName::parse(name)) {
             let Some(vdi) = image.unrecorded() else { continue };

@@ -63,12 +63,14 @@ impl SrDirectory<'_> {
         let new = format!("{NEW}{name}");
         // A crashed process may have left this file.
         self.remove(&new)?;
+        self.crash_point(&new)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let failed = |error| self.failed("make", name, bytes, error);
         let file = openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|error| failed(error.into()))?);
         let filled = fill(&file).and_then(|()| file.sync_all());
-        let placed = filled.and_then(|()| place(&new));
+        let placed = filled.and_then(|()| self.crash_point(name).map_err(io::Error::other));
+        let placed = placed.and_then(|()| place(&new));
         if let Err(error) = placed {
             // If this fails, the next attach removes the file.
             let _left = self.remove(&new);
@@ -89,10 +91,26 @@ impl SrDirectory<'_> {
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<(), SrError> {
+        self.crash_point(name)?;
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.os("remove", name, error)),
         }
+    }
+
+    /// Fails from the call on at which a test lets the process crash.
+    #[cfg(test)]
+    fn crash_point(&self, name: &str) -> Result<(), SrError> {
+        match super::tests::crash::has_crashed() {
+            true => Err(self.os("crash at", name, Errno::IO)),
+            false => Ok(()),
+        }
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests fail here")]
+    fn crash_point(&self, _name: &str) -> Result<(), SrError> {
+        Ok(())
     }
 
     /// Syncs the entries of the directory to disk.

@@ -4,7 +4,8 @@
 //! `<uuid>.raw` is a sparse volume, or an image that volumes share. `<uuid>.qcow2` is an image over
 //! others, and `<uuid>.vdi` the record of a volume with several images. `.ringway-sr` names the SR of the directory, so that a mount
 //! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
-//! volumes that guests know with the block size of the storage. `.ringway-profile` is the profile of
+//! volumes that guests know with the block size of the storage. `.ringway-merge` names the merge of images
+//! that is under way. `.ringway-profile` is the profile of
 //! the storage (`model::calibration`). `.new-*` are incomplete files of a
 //! crash, which the next attach removes. All other files are ignored.
 //!
@@ -15,7 +16,10 @@
 
 mod directory;
 mod files;
+mod image_tree;
 mod marker;
+mod merge;
+mod merge_journal;
 mod record;
 mod reset;
 mod resize;
@@ -24,6 +28,7 @@ mod storage_blocks;
 mod tests;
 mod tree;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use model::id::{SrId, Uuid, VdiId};
@@ -34,12 +39,13 @@ use model::vdi::automaton::Access;
 use record::ImageName;
 
 pub(crate) use directory::SrDirectory;
+pub use image_tree::{ImageTree, TreeImage, TreeMerge, TreeVolume, image_tree};
 pub use record::SnapshotOf;
 
 pub use super::places::LOCATION;
 use super::places::{self, Attached, Places};
-use super::worker::{Host, SrRequest, SrResponse};
-use super::{Config, Layer, Names, Space, SrDriver, SrError, Volume};
+use super::worker::{Host, SrRequest, SrResponse, WireMerge};
+use super::{Config, Layer, Names, PresentMerge, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Types of SRs in directories. `ext` and `file` are XenServer's names.
@@ -323,6 +329,38 @@ impl SrDriver for DirDriver {
         Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
     }
 
+    fn begin_merge(
+        &self,
+        sr: SrId,
+        into: Uuid,
+        kept: BTreeSet<VdiId>,
+    ) -> BoxFuture<'_, Result<Option<PresentMerge>, SrError>> {
+        let kept = kept.into_iter().map(|vdi| vdi.0.to_string()).collect();
+        let sr_request = SrRequest::BeginMerge { into, kept };
+        Box::pin(async move {
+            let Attached { place, worker } = self.places.of(sr)?;
+            let merge = worker.call(sr, &place, sr_request).await?.into_merge()?;
+            merge.map(|merge| present_merge(&place, &merge)).transpose()
+        })
+    }
+
+    fn merge_users(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
+        Box::pin(async move { self.work(sr, SrRequest::MergeUsers).await?.into_vdis() })
+    }
+
+    fn switch_merge(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        let sr_request = SrRequest::SwitchMerge { vdi: vdi.0 };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
+    }
+
+    fn end_merge(&self, sr: SrId) -> BoxFuture<'_, Result<bool, SrError>> {
+        Box::pin(async move { self.work(sr, SrRequest::EndMerge).await?.into_is() })
+    }
+
+    fn orphans(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
+        Box::pin(async move { self.work(sr, SrRequest::Orphans).await?.into_images() })
+    }
+
     // The process that serves a file opens and locks it. These calls do not access the directory,
     // so volumes of a missing SR can be detached.
     fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
@@ -352,4 +390,19 @@ fn backend(place: &Path, images: &[String]) -> Result<Backend, SrError> {
         tree = Some(Backend::image_over(image.format(), file, tree).ok_or_else(unknown)?);
     }
     tree.ok_or_else(|| SrError::Worker("its answer names no image".into()))
+}
+
+/// Returns a merge with the paths of its images.
+fn present_merge(place: &Path, merge: &WireMerge) -> Result<PresentMerge, SrError> {
+    let WireMerge { chain, count, into, is_complete } = merge;
+    let unknown = || SrError::Worker(format!("its answer names an unknown image {into:?}"));
+    let images = chain.iter().take(usize::try_from(*count).unwrap_or(usize::MAX));
+    Ok(PresentMerge {
+        images: images.map(|name| place.join(name)).collect(),
+        source: backend(place, chain)?,
+        count: *count,
+        format: ImageName::parse(into).ok_or_else(unknown)?.format(),
+        into: place.join(into),
+        is_complete: *is_complete,
+    })
 }

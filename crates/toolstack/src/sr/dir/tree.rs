@@ -335,7 +335,8 @@ impl SrDirectory<'_> {
     /// Removes those of these images that no volume has.
     pub(super) fn remove_unused(&self, images: &BTreeSet<ImageName>) -> Result<(), SrError> {
         let records = self.records(&self.names()?)?;
-        let used: BTreeSet<_> = records.values().flat_map(Record::used).collect();
+        let used = records.values().flat_map(Record::used);
+        let used: BTreeSet<_> = used.chain(self.merge_journal()?.images()).collect();
         for image in images.difference(&used) {
             self.remove(&image.to_string())?;
         }
@@ -367,7 +368,7 @@ impl SrDirectory<'_> {
         Ok(())
     }
 
-    fn has(&self, name: &str) -> Result<bool, SrError> {
+    pub(super) fn has(&self, name: &str) -> Result<bool, SrError> {
         match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT) => Ok(false),

@@ -35,7 +35,7 @@ use crate::sr::SrError;
 use process::Process;
 use proto::Call;
 
-pub(crate) use proto::{MAX_VOLUMES, SrRequest, SrResponse};
+pub(crate) use proto::{MAX_VOLUMES, SrRequest, SrResponse, WireMerge};
 pub use serve::serve;
 
 /// Most abandoned workers of a host, each with some MiB of memory.

@@ -143,6 +143,24 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
+    /// Return the merge of images under way, or begin the next one.
+    BeginMerge {
+        #[serde(with = "text")]
+        into: Uuid,
+        /// Volumes whose images stay as they are.
+        kept: Vec<String>,
+    },
+    /// Report the volumes that have the images of the merge.
+    MergeUsers,
+    /// Record that a volume has the new image of the merge.
+    SwitchMerge {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
+    /// End the merge.
+    EndMerge,
+    /// Report images that belong to no volume.
+    Orphans,
 }
 
 impl fmt::Display for SrRequest {
@@ -171,6 +189,11 @@ impl fmt::Display for SrRequest {
             Self::PrepareImport { vdi } => write!(f, "prepare an import to volume {vdi}"),
             Self::SettleImport { vdi, .. } => write!(f, "settle the import to volume {vdi}"),
             Self::AbandonImport { vdi } => write!(f, "abandon the import to volume {vdi}"),
+            Self::BeginMerge { .. } => write!(f, "begin a merge of images"),
+            Self::MergeUsers => write!(f, "look for users of merged images"),
+            Self::SwitchMerge { vdi } => write!(f, "switch volume {vdi} to a merged image"),
+            Self::EndMerge => write!(f, "end a merge of images"),
+            Self::Orphans => write!(f, "look for images without volumes"),
         }
     }
 }
@@ -202,6 +225,23 @@ pub(crate) enum SrResponse {
     Is(bool),
     /// SRs.
     Srs(Vec<SrId>),
+    /// Ids of volumes.
+    Vdis(Vec<String>),
+    /// Merge of images.
+    Merge(WireMerge),
+}
+
+/// Merge of images in the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireMerge {
+    /// Images from the first one that is merged down to the lowest.
+    pub(crate) chain: Vec<String>,
+    /// Number of images that become one.
+    pub(crate) count: u32,
+    /// New image.
+    pub(crate) into: String,
+    /// Whether the new image exists.
+    pub(crate) is_complete: bool,
 }
 
 /// Volume in the protocol.
@@ -313,6 +353,31 @@ impl SrResponse {
     pub(crate) fn into_srs(self) -> Result<Vec<SrId>, SrError> {
         match self {
             Self::Srs(found) => Ok(found),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Returns the volumes.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_vdis(self) -> Result<Vec<VdiId>, SrError> {
+        let Self::Vdis(vdis) = self else { return Err(self.unexpected()) };
+        let parse = |vdi: &String| match vdi.parse() {
+            Ok(vdi) => Ok(VdiId(vdi)),
+            Err(error) => Err(SrError::Worker(format!("its answer: {error}"))),
+        };
+        vdis.iter().map(parse).collect()
+    }
+
+    /// Returns the merge, if there is one.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_merge(self) -> Result<Option<WireMerge>, SrError> {
+        match self {
+            Self::Merge(merge) => Ok(Some(merge)),
+            Self::Nothing => Ok(None),
             other => Err(other.unexpected()),
         }
     }
@@ -461,6 +526,11 @@ mod tests {
             SrRequest::PrepareImport { vdi },
             SrRequest::SettleImport { vdi, layer: Some(vdi) },
             SrRequest::AbandonImport { vdi },
+            SrRequest::BeginMerge { into: vdi, kept: vec![vdi.to_string()] },
+            SrRequest::MergeUsers,
+            SrRequest::SwitchMerge { vdi },
+            SrRequest::EndMerge,
+            SrRequest::Orphans,
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
             let received = again(&call);

@@ -160,6 +160,20 @@ fn on_images(
         SrRequest::AbandonImport { vdi } => {
             sr_directory.abandon_import(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
+        SrRequest::BeginMerge { into, kept } => {
+            let kept = kept.iter().filter_map(|vdi| vdi.parse().ok().map(VdiId)).collect();
+            let merge = sr_directory.begin_merge(*into, &kept)?;
+            Ok(merge.map_or(SrResponse::Nothing, SrResponse::Merge))
+        }
+        SrRequest::MergeUsers => {
+            let users = sr_directory.merge_users()?;
+            Ok(SrResponse::Vdis(users.iter().map(ToString::to_string).collect()))
+        }
+        SrRequest::SwitchMerge { vdi } => {
+            sr_directory.switch_merge(VdiId(*vdi)).map(|()| SrResponse::Nothing)
+        }
+        SrRequest::EndMerge => sr_directory.end_merge().map(SrResponse::Is),
+        SrRequest::Orphans => sr_directory.orphans().map(SrResponse::Images),
         other => Err(SrError::Worker(format!("it does not know the call {other:?}"))),
     }
 }

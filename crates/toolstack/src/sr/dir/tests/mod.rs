@@ -1,7 +1,10 @@
 //! Tests of the directory without a worker.
 
+pub(super) mod crash;
+mod merge;
 mod reset;
 mod tree;
+mod whole;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

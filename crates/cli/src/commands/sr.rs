@@ -1,5 +1,6 @@
-//! Storage repository of `ringwayd` whose storage is measured.
+//! Storage repository of `ringwayd` in a folder.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -8,9 +9,9 @@ use model::id::SrId;
 use toolstack::ringway_io::HostSockets;
 use toolstack::sr::dir::LOCATION;
 use xenapi::Value;
-use xenapi::client::Client;
+use xenapi::client::{Client, Record};
 
-use crate::commands::ringwayd::{blocking, by_name_or_uuid};
+use super::ringwayd::{blocking, by_name_or_uuid};
 
 /// Kind of look-up, for errors.
 const WHAT: &str = "storage repositories";
@@ -76,6 +77,21 @@ impl Sr {
                  sr-uuid={uuid}` shows it"
             ),
         }
+    }
+
+    /// Returns the names of its disks, by their UUIDs.
+    ///
+    /// # Errors
+    /// `ringwayd` does not answer.
+    pub(super) async fn disk_names(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let sr = self.reference.clone();
+        let read = move |client: &mut Client| {
+            let disks = client.records("VDI")?.into_iter();
+            let disks = disks.filter(|(_, disk)| disk.text("SR") == sr);
+            let name = |field: &str, disk: &Record| disk.text(field).to_owned();
+            Ok(disks.map(|(_, disk)| (name("uuid", &disk), name("name_label", &disk))).collect())
+        };
+        blocking(self.host.clone(), "the names of disks", read).await
     }
 
     /// Shows the limits of the storage in the record.

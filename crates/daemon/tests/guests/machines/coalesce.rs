@@ -1,0 +1,186 @@
+//! Images of destroyed snapshots are merged while a guest writes and verifies.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::time::Duration;
+
+use model::spec::Backend;
+use testkit::process::find_binary;
+use testkit::ringwayd::Shell;
+use xenapi::Value;
+use xenapi::client::Record;
+
+use super::records::{of, slot, start};
+use super::snapshots::{datapath_dies, disks, kill_datapath, layers, nothing_is_left, snapshot};
+use super::world::{Machine, PATIENCE, World};
+
+/// First block that tells which state the disk has.
+const BLOCK: u64 = 7;
+/// Writes numbers to blocks of the disk, reads each again, and notes what is wrong.
+const VERIFY: &str = "(n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); b=$((1000+n%64)); \
+     echo $n | dd of=/dev/vda bs=512 seek=$b conv=notrunc,fsync 2>/dev/null; \
+     echo 3 >/proc/sys/vm/drop_caches; \
+     r=$(dd if=/dev/vda bs=512 skip=$b count=1 2>/dev/null | tr -d '\\0'); \
+     [ \"$r\" = $n ] || echo \"$n: $r\" >>/tmp/bad; \
+     done; echo $n >/tmp/rounds) >/dev/null 2>&1 & true";
+
+#[test]
+fn a_guest_goes_on_while_images_are_merged() {
+    let mut world = World::new();
+    let machine = world.guest("coalesce");
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    shell.run(VERIFY, PATIENCE).unwrap();
+    let mut snapshots = Vec::new();
+    for number in 0..5 {
+        machine.write(&mut shell, BLOCK + number, &format!("state-{number}"));
+        machine.write(&mut shell, BLOCK + 10, &format!("last-{number}"));
+        snapshots.push(snapshot(&mut world, &machine, &format!("s{number}")));
+    }
+    assert_eq!(layers(&mut world, &machine), 6);
+    let kept = snapshots.remove(2);
+    let device = plug_read_only(&mut world, &machine, &kept, &mut shell);
+    for one in &snapshots {
+        destroy(&mut world, one);
+    }
+    // One image below the snapshot that stays, and one above.
+    until_layers(&mut world, &machine, 3);
+    assert_content(&machine, &mut shell);
+    assert_eq!(layers_of(&mut world, &device), 1);
+    assert_snapshot(&mut shell);
+    shown_as_tree(&mut world, &machine);
+    datapath_dies(&mut world, &machine, &mut shell, (BLOCK + 10, "last-4"), 3);
+    world.killed();
+    assert_snapshot(&mut shell);
+    world.call("VBD.unplug", &of(&device));
+    world.call("VBD.destroy", &of(&device));
+    destroy(&mut world, &kept);
+    until_layers(&mut world, &machine, 2);
+    assert_content(&machine, &mut shell);
+    killed_in_between(&mut world, &machine, &mut shell);
+    shell.run("touch /tmp/stop; until [ -e /tmp/rounds ]; do sleep 0.1; done", PATIENCE).unwrap();
+    assert_eq!(shell.run("cat /tmp/bad 2>/dev/null; true", PATIENCE).unwrap(), "");
+    let rounds: u64 = shell.run("cat /tmp/rounds", PATIENCE).unwrap().trim().parse().unwrap();
+    assert!(rounds > 5, "{rounds} rounds");
+    is_quiet(&mut world, &machine);
+    drop(shell);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    assert_content(&machine, &mut shell);
+    drop(shell);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
+    nothing_is_left(&mut world, &machine);
+}
+
+/// Daemon and datapath die at any moment of merges, and the next ones go on.
+fn killed_in_between(world: &mut World, machine: &Machine, shell: &mut Shell) {
+    for (round, moment_ms) in (0..).zip([0, 15, 40, 80, 150]) {
+        let taken = [0, 1, 2].map(|number| snapshot(world, machine, &format!("r{round}-{number}")));
+        taken.iter().for_each(|one| destroy(world, one));
+        // Merges run by now, and this is one of their moments.
+        std::thread::sleep(Duration::from_millis(moment_ms));
+        if round % 2 == 0 {
+            kill_datapath(world);
+        }
+        world.killed();
+    }
+    let place = world.record("VDI", &machine.disk).text("SR").to_owned();
+    world.call("SR.scan", &of(&place));
+    until_layers(world, machine, 2);
+    assert_content(machine, shell);
+}
+
+/// Gives the guest the disk of a snapshot. Returns its VBD.
+fn plug_read_only(
+    world: &mut World,
+    machine: &Machine,
+    snapshot: &str,
+    shell: &mut Shell,
+) -> String {
+    let (_, disk) = disks(world, snapshot).remove(0);
+    let Value::Map(mut device) = slot(&machine.reference, Some(&disk)) else { panic!() };
+    device.insert("mode".into(), Value::text("RO"));
+    let device = world.made("VBD.create", &[Value::Map(device)]);
+    world.call("VBD.plug", &of(&device));
+    shell.run("until [ -b /dev/vdb ]; do sleep 0.1; done", PATIENCE).unwrap();
+    assert_eq!(layers_of(world, &device), 3);
+    assert_snapshot(shell);
+    device
+}
+
+/// The disk of the third snapshot has what the disk had then.
+fn assert_snapshot(shell: &mut Shell) {
+    shell.run("echo 3 >/proc/sys/vm/drop_caches", PATIENCE).unwrap();
+    for (block, word) in [(BLOCK, "state-0"), (BLOCK + 2, "state-2"), (BLOCK + 3, "")] {
+        let read = format!("dd if=/dev/vdb bs=512 skip={block} count=1 2>/dev/null | tr -d '\\0'");
+        assert_eq!(shell.run(&read, PATIENCE).unwrap(), word);
+    }
+}
+
+fn layers_of(world: &mut World, device: &str) -> usize {
+    let backend: Backend = world.served(device).unwrap().backend;
+    backend.files().count()
+}
+
+/// The operator sees which image belongs to what.
+fn shown_as_tree(world: &mut World, machine: &Machine) {
+    let run = world.daemon.dir().join("run");
+    // The socket of this daemon is elsewhere.
+    symlink(world.daemon.socket(), run.join("ringwayd.sock")).unwrap();
+    let place = place(world, machine).text("uuid").to_owned();
+    let mut command = Command::new(find_binary("ringway").unwrap());
+    let output = command.args(["image", "tree", &place, "--run"]).arg(run).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let disk = world.record("VDI", &machine.disk).text("uuid").to_owned();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{output:?}");
+    assert!(lines[0].contains(".raw") && lines[0].contains("snapshot "), "{text}");
+    assert!(
+        lines[2].starts_with("    ") && lines[2].contains(&format!("disk {disk} \"d\"")),
+        "{text}"
+    );
+}
+
+/// Destroys a snapshot with its disks.
+fn destroy(world: &mut World, snapshot: &str) {
+    let uuid = format!("uuid={}", world.record("VM", snapshot).text("uuid"));
+    world.daemon.xe_prints(&["snapshot-uninstall", &uuid, "force=true"]).unwrap();
+}
+
+fn until_layers(world: &mut World, machine: &Machine, count: usize) {
+    world.until("merged images", |world| layers(world, machine) == count);
+    // The former images go after the last change.
+    world.until("an end of the merge", |world| {
+        let place = place(world, machine);
+        !place.pairs("sm_config").contains_key("coalesce")
+    });
+}
+
+fn place(world: &mut World, machine: &Machine) -> Record {
+    let place = world.record("VDI", &machine.disk).text("SR").to_owned();
+    world.record("SR", &place)
+}
+
+fn assert_content(machine: &Machine, shell: &mut Shell) {
+    for number in 0..5 {
+        assert_eq!(machine.read(shell, BLOCK + number), format!("state-{number}"));
+    }
+    assert_eq!(machine.read(shell, BLOCK + 10), "last-4");
+}
+
+/// Task and records tell what was done, and nothing is under way.
+fn is_quiet(world: &mut World, machine: &Machine) {
+    let tasks = world.client.records("task").unwrap().into_iter();
+    let merges: Vec<_> = tasks.filter(|(_, one)| one.text("name_label") == "SR.coalesce").collect();
+    assert!(!merges.is_empty());
+    assert!(merges.iter().any(|(_, one)| one.text("status") == "success"), "{merges:?}");
+    let disk = world.record("VDI", &machine.disk);
+    assert!(!disk.pairs("sm_config").contains_key("coalesce"));
+    let names = machine.image.parent().unwrap().read_dir().unwrap();
+    let names: Vec<_> = names.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
+    let images: Vec<_> =
+        names.iter().filter(|name| name.ends_with(".qcow2") || name.ends_with(".raw")).collect();
+    assert_eq!(images.len(), 2, "{names:?}");
+    assert!(!names.iter().any(|name| name == ".ringway-merge"), "{names:?}");
+}
