@@ -80,7 +80,7 @@ fn layers(dir: &Path, size: u64, count: usize) -> Arc<dyn Disk> {
         if layer == 0 {
             let new = File::options().read(true).write(true).create_new(true).open(&path);
             let new = Arc::new(PlainFile::new(new.unwrap().into()));
-            let mut writer = run_now(ImageWriter::create_qcow2(new, size)).unwrap();
+            let mut writer = run_now(ImageWriter::create_qcow2(new, size, None)).unwrap();
             run_now(writer.write(0, &vec![7; size as usize])).unwrap();
             run_now(writer.finish()).unwrap();
         } else {

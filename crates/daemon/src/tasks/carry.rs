@@ -11,7 +11,7 @@ use crate::db::{Ref, Tx};
 use crate::dispatch::Ctx;
 
 /// Makes the server carry out a task: the client's own, if it names one, or a new one. Its context
-/// reports to it from then on. [`super::end`] ends it.
+/// reports to it from then on. `tasks::end` ends it.
 ///
 /// # Errors
 /// `TOO_MANY_PENDING_TASKS`. For a task of the client: `HANDLE_INVALID`, `RBAC_PERMISSION_DENIED` if
