@@ -72,6 +72,8 @@ fn is_limited(world: &mut World, machine: &Machine, shell: &mut Shell) {
         world.call("VBD.set_qos_algorithm_params", &with(slot, [params.clone()]));
         world.call("VBD.set_qos_algorithm_type", &with(slot, [Value::text(algorithm)]));
     };
+    // A former algorithm refuses parameters of another one.
+    set(world, "", &record([]));
     set(world, "ringway", &params);
     until_capped(world, machine, Some(IOPS));
     let began = Instant::now();
