@@ -185,8 +185,8 @@ impl SrDirectory<'_> {
         }
         if record.images.len() >= MAX_IMAGES {
             return Err(refused(format!(
-                "volume {vdi} has {MAX_IMAGES} images, the most that are possible: copy it \
-                 (vdi-copy), and use the copy"
+                "volume {vdi} has {MAX_IMAGES} images, the most that are possible: destroy snapshots \
+                 and wait until their images are merged, or copy it (vdi-copy), and use the copy"
             )));
         }
         self.check_room(LAYER_BYTES)?;
