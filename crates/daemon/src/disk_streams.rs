@@ -170,7 +170,12 @@ async fn begin_sending(
     let (export, format, name) = begin_export(&access, &disk_request).await?;
     let bytes = export.stream.bytes();
     let (sender, pieces) = mpsc::channel(PIECES);
-    tokio::spawn(send(access, export, sender));
+    let sent = tokio::spawn(send(access.clone(), export, sender));
+    tokio::spawn(async move {
+        if sent.await.is_err() {
+            access.end(&Err(codes::internal("the export panicked; see the server log")));
+        }
+    });
     let content_type = match format {
         ImageFormat::Raw => "application/octet-stream",
         ImageFormat::Vhd => "application/vhd",
