@@ -317,6 +317,9 @@ impl SrDirectory<'_> {
 
     /// Removes the record of a volume, and the images that no other record has.
     pub(super) fn destroy_recorded(&self, vdi: VdiId, record: Record) -> Result<(), SrError> {
+        // What cannot be read would end the removal half-way.
+        self.records(&self.names()?)?;
+        self.merge_journal()?;
         let (name, removed) = (record_name(vdi), format!("{vdi}{}", record::REMOVED));
         let renamed = renameat(&self.fd, &name, &self.fd, &removed);
         renamed.map_err(|error| self.os("rename", &name, error))?;
