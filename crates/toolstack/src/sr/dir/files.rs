@@ -98,6 +98,11 @@ impl SrDirectory<'_> {
         }
     }
 
+    pub(super) fn rename(&self, name: &str, new: &str) -> Result<(), SrError> {
+        self.crash_point(name)?;
+        renameat(&self.fd, name, &self.fd, new).map_err(|error| self.os("rename", name, error))
+    }
+
     /// Fails from the call on at which a test lets the process crash.
     #[cfg(test)]
     fn crash_point(&self, name: &str) -> Result<(), SrError> {

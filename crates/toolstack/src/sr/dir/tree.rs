@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{Uuid, VdiId};
 use rustix::fd::{AsFd as _, BorrowedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
 use rustix::io::Errno;
 
 use super::directory::{SrDirectory, location, volume};
@@ -321,8 +321,7 @@ impl SrDirectory<'_> {
         self.records(&self.names()?)?;
         self.merge_journal()?;
         let (name, removed) = (record_name(vdi), format!("{vdi}{}", record::REMOVED));
-        let renamed = renameat(&self.fd, &name, &self.fd, &removed);
-        renamed.map_err(|error| self.os("rename", &name, error))?;
+        self.rename(&name, &removed)?;
         self.settle()?;
         self.end_removal(vdi, record)
     }

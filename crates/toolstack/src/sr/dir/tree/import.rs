@@ -6,7 +6,7 @@
 //! snapshot.
 
 use model::id::{Uuid, VdiId};
-use rustix::fs::{AtFlags, Mode, chmodat, renameat, statat};
+use rustix::fs::{AtFlags, Mode, chmodat, statat};
 
 use super::LAYER_BYTES;
 use crate::sr::dir::directory::SrDirectory;
@@ -99,7 +99,7 @@ impl SrDirectory<'_> {
         let mode = Mode::from_raw_mode(mode);
         let set = chmodat(&self.fd, &new, mode, AtFlags::empty());
         set.map_err(|error| self.os("set the permissions of", &new, error))?;
-        renameat(&self.fd, &new, &self.fd, name).map_err(|error| self.os("rename", &new, error))?;
+        self.rename(&new, name)?;
         self.settle()
     }
 }

@@ -29,6 +29,8 @@ struct Model {
     volumes: BTreeMap<VdiId, Volume>,
     /// Volumes that a crash may have left, or not.
     maybe: BTreeMap<VdiId, Volume>,
+    /// Volume that a crash may have reset, or not.
+    resetting: Option<VdiId>,
     random: Random,
     next_id: u32,
 }
@@ -39,6 +41,14 @@ struct Volume {
     is_written: bool,
     /// File name of the image that a datapath writes, if one does.
     served: Option<String>,
+    /// Content to which the volume goes back, if it does.
+    reset: Content,
+}
+
+impl Volume {
+    fn new(content: Content, is_written: bool) -> Self {
+        Self { content, is_written, served: None, reset: content }
+    }
 }
 
 impl Model {
@@ -47,7 +57,7 @@ impl Model {
         let images = Images::new(dir.path()).await;
         let random = Random::new(seed);
         let (volumes, maybe) = (BTreeMap::new(), BTreeMap::new());
-        Self { dir, images, volumes, maybe, random, next_id: 1 }
+        Self { dir, images, volumes, maybe, resetting: None, random, next_id: 1 }
     }
 
     fn sr(&self) -> SrDirectory<'_> {
@@ -72,6 +82,13 @@ impl Model {
             match there.contains(&vdi) {
                 true => drop(self.volumes.insert(vdi, volume)),
                 false => drop(self.volumes.remove(&vdi)),
+            }
+        }
+        if let Some(vdi) = self.resetting.take() {
+            let images = self.sr().images(vdi).unwrap();
+            let volume = self.volumes.get_mut(&vdi).unwrap();
+            if self.images.read(&images).await == volume.reset {
+                volume.content = volume.reset;
             }
         }
         self.check_all().await;

@@ -32,7 +32,7 @@ impl Model {
     /// Runs an operation on volumes that it chooses.
     pub(super) async fn random_op(&mut self) -> Result<(), SrError> {
         let of = self.any_volume();
-        let (Some(of), choice) = (of, self.random.below(20)) else {
+        let (Some(of), choice) = (of, self.random.below(25)) else {
             return self.create().map(drop);
         };
         let is_full = self.volumes.len() >= MAX_MODEL_VOLUMES;
@@ -54,6 +54,9 @@ impl Model {
                 self.destroy(of)
             }
             _ if is_full && choice < 11 => self.destroy(of),
+            20 => self.set_reset_point(of),
+            21..=23 => self.reset(of),
+            24 => self.set_names(of),
             _ => self.merge_step().await,
         }
     }
@@ -66,7 +69,7 @@ impl Model {
 
     pub(super) fn create(&mut self) -> Result<VdiId, SrError> {
         let vdi = self.id();
-        let volume = Volume { content: [0; UNITS], is_written: true, served: None };
+        let volume = Volume::new([0; UNITS], true);
         self.maybe.insert(vdi, volume);
         self.sr().create_volume(vdi, BYTES)?;
         self.volumes.append(&mut self.maybe);
@@ -126,7 +129,7 @@ impl Model {
         }
         self.push(of)?;
         let vdi = self.id();
-        let volume = Volume { content: self.volumes[&of].content, is_written: false, served: None };
+        let volume = Volume::new(self.volumes[&of].content, false);
         self.maybe.insert(vdi, volume);
         self.sr().share_images(vdi, of, Some(1))?;
         self.volumes.append(&mut self.maybe);
@@ -138,7 +141,7 @@ impl Model {
             self.push(of)?;
         }
         let vdi = self.id();
-        let volume = Volume { content: self.volumes[&of].content, is_written: true, served: None };
+        let volume = Volume::new(self.volumes[&of].content, true);
         self.maybe.insert(vdi, volume);
         self.sr().share_images(vdi, of, None)?;
         if let Err(error) = self.push(vdi) {
@@ -158,6 +161,47 @@ impl Model {
         self.volumes.remove(&vdi);
         self.maybe.remove(&vdi);
         Ok(())
+    }
+
+    /// Makes the present content the one to which a volume goes back, or keeps none.
+    fn set_reset_point(&mut self, vdi: VdiId) -> Result<(), SrError> {
+        if !self.volumes[&vdi].is_written || self.served(vdi).is_some() {
+            return Ok(());
+        }
+        if self.sr().volume(vdi)?.resets {
+            return self.sr().set_reset_point(vdi, None);
+        }
+        let volume = self.volumes.get_mut(&vdi).unwrap();
+        volume.reset = volume.content;
+        if !self.sr().can_share(vdi)? {
+            self.push(vdi)?;
+        }
+        let point = self.id();
+        self.sr().set_reset_point(vdi, Some(point))
+    }
+
+    /// A machine with the volume boots.
+    fn reset(&mut self, vdi: VdiId) -> Result<(), SrError> {
+        if self.served(vdi).is_some() || !self.sr().volume(vdi)?.resets {
+            return Ok(());
+        }
+        self.resetting = Some(vdi);
+        if let Some(layer) = self.sr().prepare_reset(vdi)?.first() {
+            if crash::has_crashed() {
+                return Err(crashed());
+            }
+            self.images.create(layer);
+            self.sr().settle_layer(vdi, None)?;
+        }
+        self.resetting = None;
+        let volume = self.volumes.get_mut(&vdi).unwrap();
+        volume.content = volume.reset;
+        Ok(())
+    }
+
+    fn set_names(&mut self, vdi: VdiId) -> Result<(), SrError> {
+        let label = self.random.below(3).to_string();
+        self.sr().set_names(vdi, crate::sr::Names { label, ..Default::default() })
     }
 
     /// Does the next step of a merge: begins it, creates its image, switches a volume, or ends it.
