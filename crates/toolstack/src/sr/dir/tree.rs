@@ -283,7 +283,7 @@ impl SrDirectory<'_> {
         if self.record(vdi)?.is_some() || self.has(&ImageName::raw(vdi.0).to_string())? {
             return Err(refused(format!("volume {vdi} exists")));
         }
-        let source = self.known(of)?;
+        let source = self.resolved(self.known(of)?)?;
         let mut images = source.images.clone();
         if !source.read_only {
             images.remove(0);
