@@ -57,7 +57,7 @@ fn a_guest_is_at_rest_while_its_disks_are_taken() {
     world.killed();
     eventually("the guest is thawed", || !frozen.exists());
 
-    shell.run("kill $(pidof qemu-ga)", PATIENCE).unwrap();
+    shell.run("kill $(pidof qemu-ga); while pidof qemu-ga; do sleep 0.1; done", PATIENCE).unwrap();
     let name = with(&machine.reference, [Value::text("again")]);
     eventually("the agent has gone", || {
         let refused = world.client.run("VM.snapshot_with_quiesce", &name, PATIENCE);

@@ -86,16 +86,20 @@ pub(super) async fn talking<T>(
     talking_for(domain, TALK_DEADLINE, talk).await
 }
 
-/// Runs a session within this deadline. Only one session runs at a time.
+/// Runs a session within this deadline. It must begin within the usual one. Only one session runs at
+/// a time.
 pub(super) async fn talking_for<T>(
     domain: &Domain,
     after: Duration,
     talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
 ) -> Result<T, HvError> {
     let _alone = domain.agent.lock().await;
-    let talk = async { talk(AgentSession::begin(domain).await?).await };
-    let late = |_| HvError::Late { what: "the guest's agent".into(), after };
-    timeout(after, talk).await.map_err(late)?
+    let late = |after| move |_| HvError::Late { what: "the guest's agent".into(), after };
+    let talk = async {
+        let begun = timeout(TALK_DEADLINE, AgentSession::begin(domain)).await;
+        talk(begun.map_err(late(TALK_DEADLINE))??).await
+    };
+    timeout(after, talk).await.map_err(late(after))?
 }
 
 /// Requests a shutdown in the agent's `mode`. On success the agent does not answer.

@@ -157,6 +157,8 @@ fn images_are(world: &mut World) {
         .iter()
         .flat_map(|place| files(place))
         .filter(|file| MARKS.iter().all(|mark| !file.ends_with(mark)))
+        // Records have the names of disks.
+        .filter(|file| file.extension().is_none_or(|extension| extension != "vdi"))
         .map(|image| {
             let name = image.file_name().unwrap().to_str().unwrap().to_owned();
             (name, image.metadata().unwrap().len())
