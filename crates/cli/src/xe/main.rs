@@ -42,6 +42,7 @@ mod parse;
 mod printer;
 mod selector;
 mod shell;
+mod together_progress;
 mod unknown;
 mod values;
 mod xe;

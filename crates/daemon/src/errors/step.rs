@@ -62,9 +62,10 @@ fn on(view: &View<'_>, verb: StepAction) -> On {
         StepAction::VifCreate(vif) | StepAction::VifPlug(vif) => coming(nic(&vif)),
         StepAction::VifUnplug(vif) | StepAction::VifDestroy(vif) => going(nic(&vif)),
         StepAction::DomainAsk(_) | StepAction::DomainAwaitEnd => On::Guest,
-        StepAction::TakeMemory(_) | StepAction::DomainCreate(_) | StepAction::DomainRun => {
-            On::Domain
-        }
+        StepAction::TakeMemory(_)
+        | StepAction::TakeBootPlace
+        | StepAction::DomainCreate(_)
+        | StepAction::DomainRun => On::Domain,
         StepAction::DomainPause
         | StepAction::DomainKill
         | StepAction::DomainForget
