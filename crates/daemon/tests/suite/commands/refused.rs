@@ -90,7 +90,7 @@ fn what_asks_for_something_else_is_told_what_is_there() {
         assert_eq!(typed.get("vm", &vm, "power-state"), power, "{words:?}");
     }
     assert_eq!(
-        (typed.only("vdi", &[]), typed.only("vbd", &["params=vdi-uuid"])),
+        (typed.only("vdi", &[]), typed.only("vbd", &["type=Disk", "params=vdi-uuid"])),
         (disk.clone(), disk)
     );
 }
