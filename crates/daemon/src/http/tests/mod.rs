@@ -102,6 +102,15 @@ impl ApiHandler for Echo {
         Box::pin(async move { Ok(ImportAnswer::Done("OpaqueRef:task".to_owned())) })
     }
 
+    fn restore(
+        &self,
+        _: RestoreRequest,
+        _: ImportBody,
+        _: Peer,
+    ) -> BoxFuture<'static, Result<(), ApiError>> {
+        Box::pin(async move { Ok(()) })
+    }
+
     fn metrics(&self) -> String {
         "# EOF\n".to_owned()
     }
