@@ -68,7 +68,7 @@ pub(crate) async fn receive(
 }
 
 async fn carry(app: &AppState, dry_run: bool, body: &mut ImportBody) -> Result<(), ApiError> {
-    app.db.read(|view| check_halted(view))?;
+    app.db.read(check_halted)?;
     let draft = Draft::create(&app.settings.state)?;
     draft.fill(body).await?;
     let next = app.settings.state.join(NEXT);
