@@ -20,7 +20,7 @@ use xenapi::{ApiError, Value};
 
 use super::limits::ConnectionLimiter;
 use super::{ApiHandler, ApiListener, ConsoleError, ConsoleLine, ConsoleRequest, Peer, Server};
-use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
+use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody, RestoreRequest};
 use crate::sessions::ConnectionSession;
 
 /// Longer than any test.
