@@ -67,6 +67,9 @@ class Recorder:
             line = {"method": handler.command, "path": handler.path}
             line["headers"] = {n: handler.headers[n] for n in HEADERS if handler.headers[n]}
             line["body"] = self.generalise(body)
+            for former in self.lines:
+                if "outcome" not in former:
+                    former["overlaps"] = True
             number = len(self.lines)
             self.lines.append(line)
         connection = http.client.HTTPConnection(*self.to)
@@ -111,7 +114,9 @@ class Recorder:
         events = self.admin.event_from(self.session, ["*"], "", 0.0)["Value"]["events"]
         records = {event["ref"]: (event["class"], event["snapshot"]) for event in events}
         # Names of classes are lower case in events.
-        classes = {name.lower(): name for name in IDENTITY}
+        methods = self.admin.system.listMethods()
+        methods = methods if isinstance(methods, list) else methods["Value"]
+        classes = {name.lower(): name for name in {method.split(".")[0] for method in methods}}
         names = {}
         for reference, (kind, record) in records.items():
             kind = classes.get(kind, kind)

@@ -59,7 +59,6 @@ assert any(event["ref"] == vm for event in changed["events"]), changed
 assert api.VBD.get_currently_attached(vbd) and api.VIF.get_currently_attached(vif)
 record = api.VM.get_record(vm)
 assert record["power_state"] == "Running", record
-print(api.VM_metrics.get_record(record["metrics"])["VCPUs_number"])
 try:
     api.VM.start(vm, False, False)
     raise SystemExit("a VM started twice")
