@@ -220,9 +220,9 @@ async fn carry_export(
             }
             piece.truncate(found);
             let former = std::mem::replace(&mut last, piece.into());
-            let gone = || codes::internal("the client has closed the connection");
+            // A client that goes away cancels its export.
             if !former.is_empty() && sender.send(Ok(former)).await.is_err() {
-                return Err(gone());
+                return Err(codes::task_cancelled(NULL_REF));
             }
             sent = sent.saturating_add(found as u64);
             meter.report(sent as f64 / total as f64);
@@ -230,7 +230,7 @@ async fn carry_export(
     };
     let outcome = tokio::select! {
         () = cancel.cancelled() => Err(codes::task_cancelled(NULL_REF)),
-        () = sender.closed() => Err(codes::internal("the client has closed the connection")),
+        () = sender.closed() => Err(codes::task_cancelled(NULL_REF)),
         outcome = all => outcome,
     };
     drop(export);

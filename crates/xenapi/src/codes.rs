@@ -50,6 +50,8 @@ codes! {
     UUID_INVALID uuid_invalid(class, uuid);
     /// The map has this key already. Remove it before you add it.
     MAP_DUPLICATE_KEY map_duplicate_key(class, field, uuid, key);
+    /// Another object of this class has this value, which must be unique.
+    DB_UNIQUENESS_CONSTRAINT_VIOLATION db_uniqueness(class, field, value);
     /// Something in the server is broken. This is a mistake in the server, not in the call.
     INTERNAL_ERROR internal(message);
     /// The file system that holds this is full.
