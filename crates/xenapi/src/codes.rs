@@ -154,7 +154,8 @@ codes! {
     VDI_IN_USE vdi_in_use(vdi, operation);
     /// The disk cannot be written to.
     VDI_READONLY vdi_read_only(vdi);
-    /// The disk is not where it was.
+    /// The disk is not where it was. Eject a CD that is gone; bring another image back, then scan the
+    /// storage.
     VDI_MISSING vdi_missing(sr, vdi);
     /// A disk of this type cannot be used for this.
     VDI_INCOMPATIBLE_TYPE vdi_incompatible_type(vdi, vdi_type);
