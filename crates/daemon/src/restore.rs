@@ -223,3 +223,41 @@ fn save(records: &mut dyn Store, to: &Path) -> anyhow::Result<String> {
     copies::write(to, &text).with_context(failed)?;
     Ok(to.display().to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_restore_while_machines_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, run) = (dir.path().join("state"), dir.path().join("run"));
+        fs::create_dir_all(run.join("vm/1")).unwrap();
+        fs::create_dir_all(&state).unwrap();
+        let mut records = RedbStore::open(&state.join("state.redb")).unwrap();
+        let mut text = Vec::new();
+        store::export(&mut MemoryStore::default(), &mut text).unwrap();
+        let names = || {
+            let entries = fs::read_dir(&state).unwrap();
+            let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name();
+            let names = entries.map(|entry| name(entry).into_string().unwrap());
+            names.filter(|name| name.starts_with("restore")).collect::<Vec<_>>()
+        };
+        // A request that is refused is not carried out by a later start.
+        fs::write(state.join(NEXT), &text).unwrap();
+        fs::write(state.join(DRAFT), "cut").unwrap();
+        apply(&state, &run, &mut records).unwrap();
+        assert_eq!(names(), [REFUSED]);
+        fs::remove_dir(run.join("vm/1")).unwrap();
+        apply(&state, &run, &mut records).unwrap();
+        assert_eq!(names(), [REFUSED]);
+        // One that cannot be carried out stays, and the start says so.
+        fs::write(state.join(NEXT), "no export\n").unwrap();
+        let error = apply(&state, &run, &mut records).unwrap_err();
+        assert!(format!("{error:#}").contains("cannot restore"), "{error:#}");
+        fs::write(state.join(NEXT), &text).unwrap();
+        apply(&state, &run, &mut records).unwrap();
+        assert_eq!(names(), [REFUSED]);
+        assert!(state.join(copies::DIRECTORY).join(FORMER).exists());
+    }
+}
