@@ -19,11 +19,12 @@ use crate::disk_streams;
 use crate::dispatch::{dispatch, text};
 use crate::http::{
     ApiHandler, ConsoleError, ConsoleLine, ConsoleRequest, DiskRequest, ExportBody, ImportAnswer,
-    ImportBody,
+    ImportBody, RestoreRequest,
 };
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::reconcile::full_storage;
+use crate::restore;
 use crate::sessions::ConnectionSession;
 use crate::tasks;
 
@@ -113,6 +114,15 @@ impl ApiHandler for ApiService {
         peer: Peer,
     ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>> {
         Box::pin(disk_streams::import(Arc::clone(&self.app), disk_request, import_body, peer))
+    }
+
+    fn restore(
+        &self,
+        restore_request: RestoreRequest,
+        body: ImportBody,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<(), ApiError>> {
+        Box::pin(restore::receive(Arc::clone(&self.app), restore_request, body, peer))
     }
 
     fn metrics(&self) -> String {

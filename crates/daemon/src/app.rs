@@ -1,5 +1,6 @@
 //! Shared state of the daemon: everything that calls need.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub struct OpSettings {
     pub limits: StepLimits,
     /// Measurement of storage repositories.
     pub calibrate: CalibrateMode,
+    /// Directory for persistent state.
+    pub state: PathBuf,
     /// Certificate with which the listeners serve TLS, as PEM.
     pub certificate: String,
 }

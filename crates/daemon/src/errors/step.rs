@@ -149,6 +149,9 @@ fn hypervisor(on: &On, error: &HvError, about: &About) -> ApiError {
         (HvError::Refused { .. }, On::Going(class, device)) => {
             codes::device_detach_rejected(*class, device.as_str(), error_chain(error))
         }
+        // The guest, or QEMU, does not do this now.
+        (HvError::Refused { .. }, _) => codes::operation_not_allowed(error_chain(error)),
+        (HvError::Absent, _) => codes::bad_power_state(vm, "running", "halted"),
         _ => codes::internal(error_chain(error)),
     }
 }

@@ -5,6 +5,7 @@
 //! readers. Each file has the disk's fence.
 
 mod files;
+mod signature;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,8 +24,8 @@ use super::reference::{self, Comparison};
 use super::storage_disks::StorageDisks;
 use super::{OpenError, Opened, in_blocks};
 pub use files::TreeFile;
+use files::Use;
 pub(crate) use files::{FileState, label};
-use files::{Use, raw_note};
 
 /// Descriptors from which a disk is opened, beside the paths of its spec.
 #[derive(Debug, Default)]
@@ -138,7 +139,7 @@ impl<'a> TreeOpener<'a> {
             Backend::File(name) => {
                 let size = told.unwrap_or(u64::MAX);
                 let disk = self.open_file(name, writable, Use::Disk { size })?;
-                self.notes.extend(raw_note(name, &disk));
+                self.notes.extend(signature::note(name, &disk));
                 disk
             }
             Backend::Null(size) => {
