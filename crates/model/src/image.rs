@@ -152,7 +152,7 @@ pub struct ImageConvert {
     /// Its format.
     pub format: ImageFormat,
     /// Number of images of `source`, from the top down, that the new image replaces: at least 1. It
-    /// lies over the next image of `source` if there is one, and is qcow2 then. When absent, it has
+    /// lies over the next image of `source` if there is one, and is qcow2 or VHD then. When absent, it has
     /// the whole disk and no backing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<u32>,
