@@ -17,7 +17,7 @@ pub const DEFAULT_IMAGE_DEADLINE_S: u32 = 30;
 
 /// Format of an image. It is always stated, never guessed: a guest could write the header of
 /// another format into a raw image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
     /// The bytes of the disk.
@@ -35,6 +35,15 @@ impl ImageFormat {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
             Self::Vhd => "vhd",
+        }
+    }
+
+    /// Returns the format of a new layer over an image of this format. A VHD lies over VHDs, so that
+    /// programs which know only these read the whole chain.
+    pub fn of_layer(self) -> Self {
+        match self {
+            Self::Vhd => Self::Vhd,
+            Self::Raw | Self::Qcow2 => Self::Qcow2,
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
@@ -155,6 +156,20 @@ impl SrDriver for DelayedDriver {
 
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.destroy_volume(sr, vdi)
+    }
+
+    fn prepare_image(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+        format: ImageFormat,
+    ) -> BoxFuture<'_, Result<ImageCreate, SrError>> {
+        self.inner.prepare_image(sr, vdi, bytes, format)
+    }
+
+    fn settle_image(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Volume, SrError>> {
+        self.inner.settle_image(sr, vdi)
     }
 
     fn prepare_resize(

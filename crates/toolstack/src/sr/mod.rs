@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
-use model::image::ImageFormat;
+use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
@@ -159,6 +159,14 @@ pub struct Layer {
     pub base: Backend,
 }
 
+impl Layer {
+    /// Returns the format of the new image.
+    pub fn format(&self) -> ImageFormat {
+        let base = self.base.image().map_or(ImageFormat::Raw, |(_, format)| format);
+        base.of_layer()
+    }
+}
+
 /// Merge of images of an SR that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresentMerge {
@@ -208,6 +216,22 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
+    /// Begins a volume of zeroes with an image of this format, which is not raw, and names the image.
+    /// The caller creates it, then calls [`SrDriver::settle_image`]. Until then there is no volume, and
+    /// the next attach of the SR removes what is left.
+    fn prepare_image(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+        _format: ImageFormat,
+    ) -> BoxFuture<'_, Result<ImageCreate, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Makes a volume of an image that was prepared and exists.
+    fn settle_image(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
     /// Removes a volume.
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Checks that a volume can grow to this size in bytes. Returns its images if the caller, or a

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,18 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
         bytes: u64,
+    },
+    /// Name the image of a new volume, which is not raw.
+    PrepareImage {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+        format: ImageFormat,
+    },
+    /// Make a volume of its image, which exists.
+    SettleImage {
+        #[serde(with = "text")]
+        vdi: Uuid,
     },
     /// Remove a volume.
     DestroyVolume {
@@ -174,6 +187,8 @@ impl fmt::Display for SrRequest {
             Self::ScanIsos => write!(f, "scan"),
             Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
+            Self::PrepareImage { vdi, .. } => write!(f, "prepare the image of volume {vdi}"),
+            Self::SettleImage { vdi } => write!(f, "settle the image of volume {vdi}"),
             Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
             Self::PrepareResize { vdi, .. } => write!(f, "prepare the growth of volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
@@ -515,6 +530,8 @@ mod tests {
             SrRequest::Attach,
             SrRequest::Scan,
             SrRequest::CreateVolume { vdi, bytes: u64::MAX },
+            SrRequest::PrepareImage { vdi, bytes: 1, format: ImageFormat::Vhd },
+            SrRequest::SettleImage { vdi },
             SrRequest::DestroyVolume { vdi },
             SrRequest::ResizeVolume { vdi, bytes: 1 },
             SrRequest::FindVolume { vdi },

@@ -99,6 +99,12 @@ fn on_volume(
         SrRequest::CreateVolume { vdi, bytes } => sr_directory
             .create_volume(VdiId(*vdi), *bytes)
             .map(|volume| SrResponse::Volume(volume.into())),
+        SrRequest::PrepareImage { vdi, bytes, format } => {
+            sr_directory.prepare_image(VdiId(*vdi), *bytes, *format).map(|()| SrResponse::Nothing)
+        }
+        SrRequest::SettleImage { vdi } => {
+            sr_directory.settle_image(VdiId(*vdi)).map(|volume| SrResponse::Volume(volume.into()))
+        }
         SrRequest::DestroyVolume { vdi } => {
             sr_directory.destroy_volume(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
