@@ -177,7 +177,7 @@ fn merged_layers_say_the_same(seed: u64, format: &str) {
         if format == "vhd" {
             let (above, top) = (path("above.vhd"), images[0].clone());
             Layer::random(&mut random, SIZE).write(&above, &top);
-            let chain = |middle: &[PathBuf]| [&[above.clone()], middle].concat();
+            let chain = |middle: &[PathBuf]| [std::slice::from_ref(&above), middle].concat();
             let expected = read(&tree(&chain(&[&images[..], &bases[..1]].concat())));
             assert!(read(&tree(&chain(&[path("merged.vhd"), bases[0].clone()]))) == expected);
             let whole = path("whole.vhd");
