@@ -130,7 +130,9 @@ impl Machines {
         let from = self.place(from, SrFeature::VdiAttach).await?;
         let to = self.place(to, SrFeature::VdiCreate).await?;
         let mut source = from.driver.images(from.sr, vdi).await?;
-        let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
+        // Partition tables count in blocks.
+        let block_size = from.driver.block_size(from.sr, vdi).await?;
+        let path = to.driver.prepare_copy(to.sr, copy, bytes, block_size).await?;
         let copied = loop {
             let convert = ImageConvert::whole(source.clone(), path.clone(), ImageFormat::Raw);
             let copied = from.datapath.convert(&convert, progress).await;

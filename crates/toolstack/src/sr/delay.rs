@@ -247,13 +247,18 @@ impl SrDriver for DelayedDriver {
         self.inner.images(sr, vdi)
     }
 
+    fn block_size(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<BlockSize, SrError>> {
+        self.inner.block_size(sr, vdi)
+    }
+
     fn prepare_copy(
         &self,
         sr: SrId,
         vdi: VdiId,
         bytes: u64,
+        block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
-        self.inner.prepare_copy(sr, vdi, bytes)
+        self.inner.prepare_copy(sr, vdi, bytes, block_size)
     }
 
     fn begin_merge(

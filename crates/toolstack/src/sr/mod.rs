@@ -329,13 +329,20 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn images(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
-    /// Returns the file for the copy of a volume of this size in bytes. The copy is a volume as soon
+    /// Returns the block size that guests know of a volume.
+    fn block_size(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<BlockSize, SrError>> {
+        let usual = BlockSize::Bytes(BlockSize::DEFAULT_BYTES);
+        Box::pin(std::future::ready(Ok(usual)))
+    }
+    /// Returns the file for the copy of a volume of this size in bytes, which guests know with this
+    /// block size. The copy is a volume as soon
     /// as the file exists. [`SrDriver::settle_layer`] returns it.
     fn prepare_copy(
         &self,
         _sr: SrId,
         _vdi: VdiId,
         _bytes: u64,
+        _block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }

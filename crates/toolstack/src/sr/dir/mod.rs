@@ -316,13 +316,20 @@ impl SrDriver for DirDriver {
         })
     }
 
+    fn block_size(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<BlockSize, SrError>> {
+        let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
+        Box::pin(async move { Ok(self.work(sr, sr_request).await?.into_found()?.2) })
+    }
+
     fn prepare_copy(
         &self,
         sr: SrId,
         vdi: VdiId,
         bytes: u64,
+        block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
-        let sr_request = SrRequest::CheckRoom { bytes };
+        let storage_blocks = block_size == BlockSize::Storage;
+        let sr_request = SrRequest::PrepareCopy { vdi: vdi.0, bytes, storage_blocks };
         Box::pin(async move {
             let Attached { place, worker } = self.places.of(sr)?;
             worker.call(sr, &place, sr_request).await?.into_nothing()?;

@@ -90,8 +90,14 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
-    /// Check that a volume of this size in bytes can be begun.
-    CheckRoom { bytes: u64 },
+    /// Check that a copy of this size in bytes can be begun, which guests know with the block size of
+    /// its storage, or with the usual one.
+    PrepareCopy {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+        storage_blocks: bool,
+    },
     /// Name a new image that goes over those of a volume.
     PrepareLayer {
         #[serde(with = "text")]
@@ -193,7 +199,7 @@ impl fmt::Display for SrRequest {
             Self::PrepareResize { vdi, .. } => write!(f, "prepare the growth of volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
             Self::FindVolume { vdi } => write!(f, "find volume {vdi}"),
-            Self::CheckRoom { .. } => write!(f, "look for free space"),
+            Self::PrepareCopy { vdi, .. } => write!(f, "prepare the copy {vdi}"),
             Self::PrepareLayer { vdi, .. } => write!(f, "prepare a layer of volume {vdi}"),
             Self::SettleLayer { vdi, .. } => write!(f, "settle the layer of volume {vdi}"),
             Self::SetResetPoint { vdi, .. } => write!(f, "set the reset point of volume {vdi}"),
@@ -535,7 +541,7 @@ mod tests {
             SrRequest::DestroyVolume { vdi },
             SrRequest::ResizeVolume { vdi, bytes: 1 },
             SrRequest::FindVolume { vdi },
-            SrRequest::CheckRoom { bytes: 1 },
+            SrRequest::PrepareCopy { vdi, bytes: 1, storage_blocks: true },
             SrRequest::PrepareLayer { vdi, layer: vdi, served: Some("a".into()) },
             SrRequest::SettleLayer { vdi, served: None },
             SrRequest::CanShare { vdi },

@@ -121,9 +121,9 @@ fn on_volume(
             let storage_blocks = sr_directory.has_storage_blocks(vdi)?;
             Ok(SrResponse::Found { volume, images, storage_blocks })
         }
-        SrRequest::CheckRoom { bytes } => {
-            sr_directory.check_room(*bytes).map(|()| SrResponse::Nothing)
-        }
+        SrRequest::PrepareCopy { vdi, bytes, storage_blocks } => sr_directory
+            .prepare_copy(VdiId(*vdi), *bytes, *storage_blocks)
+            .map(|()| SrResponse::Nothing),
         other => on_images(sr_directory, other),
     }
 }
