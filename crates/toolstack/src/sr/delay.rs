@@ -145,6 +145,10 @@ impl SrDriver for DelayedDriver {
         self.inner.scan(sr)
     }
 
+    fn space(&self, sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
+        self.inner.space(sr)
+    }
+
     fn create_volume(
         &self,
         sr: SrId,

@@ -209,6 +209,10 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Returns the space and the volumes of the SR.
     fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>>;
+    /// Returns the space of an attached SR. `None` if its type does not tell without a scan.
+    fn space(&self, _sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// Creates a volume of zeroes with this size in bytes.
     fn create_volume(
         &self,

@@ -150,6 +150,10 @@ impl SrDriver for DirDriver {
         Box::pin(async move { self.work(sr, SrRequest::Scan).await?.into_sr() })
     }
 
+    fn space(&self, sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
+        Box::pin(async move { Ok(Some(self.work(sr, SrRequest::Space).await?.into_sr()?.0)) })
+    }
+
     fn create_volume(
         &self,
         sr: SrId,

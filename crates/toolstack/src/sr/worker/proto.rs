@@ -43,6 +43,8 @@ pub(crate) enum SrRequest {
     Attach,
     /// Report space and volumes.
     Scan,
+    /// Report space.
+    Space,
     /// Report space and volumes of a directory of ISO files.
     ScanIsos,
     /// Find an ISO file.
@@ -190,6 +192,7 @@ impl fmt::Display for SrRequest {
             Self::Probe => write!(f, "probe"),
             Self::Attach => write!(f, "attach"),
             Self::Scan => write!(f, "scan"),
+            Self::Space => write!(f, "measure the space"),
             Self::ScanIsos => write!(f, "scan"),
             Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
@@ -535,6 +538,7 @@ mod tests {
             SrRequest::Probe,
             SrRequest::Attach,
             SrRequest::Scan,
+            SrRequest::Space,
             SrRequest::CreateVolume { vdi, bytes: u64::MAX },
             SrRequest::PrepareImage { vdi, bytes: 1, format: ImageFormat::Vhd },
             SrRequest::SettleImage { vdi },

@@ -81,6 +81,7 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let sr_directory = open()?;
             Ok(SrResponse::sr(sr_directory.space()?, sr_directory.volumes()?))
         }
+        SrRequest::Space => Ok(SrResponse::sr(open()?.space()?, Vec::new())),
         SrRequest::ScanIsos => {
             let (space, volumes) = iso::scan(&call.place, call.sr())?;
             Ok(SrResponse::sr(space, volumes))
