@@ -26,6 +26,7 @@ use crate::peer::Peer;
 use crate::reconcile::full_storage;
 use crate::restore;
 use crate::sessions::ConnectionSession;
+use crate::storage::space;
 use crate::tasks;
 
 /// Time limit for connecting to a VM's serial console.
@@ -131,6 +132,7 @@ impl ApiHandler for ApiService {
         self.metrics.pending.set(app.call_limiter.taken() as i64);
         app.db.read(|view| {
             self.metrics.full_disks.set(full_storage::count(view) as i64);
+            self.metrics.srs(space::shown(view));
             for class in classes() {
                 self.metrics.records(class.name, view.count(class));
             }

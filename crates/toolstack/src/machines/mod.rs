@@ -43,6 +43,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod volume_users;
+mod volumes;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

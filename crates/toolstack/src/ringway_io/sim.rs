@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
-use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
@@ -214,6 +214,13 @@ impl Datapath for SimPath {
 
     fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>> {
         Box::pin(self.about(&replace.id, |disk| disk.spec.backend = replace.backend.clone()))
+    }
+
+    fn create_image<'a>(
+        &'a self,
+        _create: &'a ImageCreate,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::CreateLayer, ""), |_| Ok(())))
     }
 
     fn create_layer<'a>(
