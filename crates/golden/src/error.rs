@@ -44,9 +44,6 @@ pub enum GoldenError {
         /// Cause.
         source: std::io::Error,
     },
-    /// There is no memory for blocks.
-    #[error("there is no memory for the blocks of a golden image; give it less with `ram`")]
-    Memory(#[from] memory::MemoryError),
 }
 
 /// Reason why a source does not give a block.

@@ -153,7 +153,8 @@ fn parse_head(received: &[u8]) -> Result<Option<Head>, Failure> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut reply = httparse::Response::new(&mut fields);
     let parsed = reply.parse(received);
-    let parsed = parsed.map_err(|error| Failure::Answer(format!("a reply is not HTTP: {error}")))?;
+    let parsed =
+        parsed.map_err(|error| Failure::Answer(format!("a reply is not HTTP: {error}")))?;
     let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
     let field = |name: &str| {
         let found = reply.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;

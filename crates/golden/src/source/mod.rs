@@ -48,7 +48,7 @@ pub(crate) fn connect(source: &GoldenSource) -> Result<Box<dyn Connection>, Sour
 }
 
 /// Returns the error of a source that has another image than before.
-fn changed(what: impl std::fmt::Display) -> SourceError {
+pub(crate) fn changed(what: impl std::fmt::Display) -> SourceError {
     SourceError::Changed(format!(
         "the source has changed: {what}; give it its former image, or restart the machines on the \
          new one"

@@ -153,11 +153,9 @@ impl Backend {
         std::iter::successors(Some(self), |node| match node {
             Self::Raw { child, .. } => Some(child),
             Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref(),
-            Self::File(_)
-            | Self::Null(_)
-            | Self::Memory(_)
-            | Self::Model(_)
-            | Self::Golden(_) => None,
+            Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) | Self::Golden(_) => {
+                None
+            }
         })
     }
 
@@ -263,7 +261,11 @@ impl Backend {
 
     /// Describes in messages where the bytes are.
     pub fn place(&self) -> String {
-        if self.files().next().is_some() || self.golden().is_some() { self.to_string() } else { "the disk".into() }
+        if self.files().next().is_some() || self.golden().is_some() {
+            self.to_string()
+        } else {
+            "the disk".into()
+        }
     }
 
     /// Returns the size in bytes, if the spec alone tells it.
