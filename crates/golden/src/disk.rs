@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use ::disk::{Channel, Disk, DiskError, Extent, Geometry, IoError};
+use ::disk::{CacheState, Channel, Disk, DiskError, Extent, Geometry, IoError};
 use reactor::Context;
 
-use crate::GoldenCounts;
 use crate::channel::GoldenChannel;
 use crate::image::CachedImage;
 
@@ -21,11 +20,6 @@ impl GoldenDisk {
     /// Returns the identity of the image.
     pub fn identity(&self) -> &str {
         &self.image.identity
-    }
-
-    /// Returns the counts of the image, over all disks of the process.
-    pub fn counts(&self) -> GoldenCounts {
-        self.image.counts()
     }
 
     /// Returns the reason why requests wait for the source, if they do.
@@ -78,6 +72,10 @@ impl Disk for GoldenDisk {
             }
             _ => Ok(self.geometry()),
         }
+    }
+
+    fn cache_state(&self) -> Option<CacheState> {
+        Some(self.image.cache_state())
     }
 
     fn stalled(&self) -> u64 {

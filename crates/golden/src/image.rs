@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ::disk::IoError;
+use ::disk::{CacheState, IoError};
 use model::spec::GoldenSource;
 use rustix::io::Errno;
 
@@ -15,27 +15,13 @@ use crate::loader;
 use crate::mailbox::{Block, Mailbox};
 use crate::s3fifo::S3Fifo;
 
-/// Counts of an image since the process opened it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GoldenCounts {
-    /// Blocks that requests found in memory.
-    pub hits: u64,
-    /// Blocks that requests had to wait for.
-    pub misses: u64,
-    /// Blocks that came from the cache file.
-    pub loaded: u64,
-    /// Blocks that came from the source.
-    pub fetched: u64,
-    /// Blocks that left the memory.
-    pub evicted: u64,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) loaded: AtomicU64,
     pub(crate) fetched: AtomicU64,
+    pub(crate) fetched_bytes: AtomicU64,
     pub(crate) evicted: AtomicU64,
 }
 
@@ -205,15 +191,18 @@ impl CachedImage {
         self.state().problem.clone()
     }
 
-    pub(crate) fn counts(&self) -> GoldenCounts {
+    pub(crate) fn cache_state(&self) -> CacheState {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { hits, misses, loaded, fetched, evicted } = &self.counters;
-        GoldenCounts {
+        let Counters { hits, misses, loaded, fetched, fetched_bytes, evicted } = &self.counters;
+        CacheState {
+            identity: self.identity.clone(),
             hits: load(hits),
             misses: load(misses),
             loaded: load(loaded),
             fetched: load(fetched),
+            fetched_bytes: load(fetched_bytes),
             evicted: load(evicted),
+            problem: self.problem(),
         }
     }
 }

@@ -49,7 +49,6 @@ mod source;
 
 pub use self::disk::GoldenDisk;
 pub use self::error::{GoldenError, SourceError};
-pub use self::image::GoldenCounts;
 pub use self::open::open;
 
 /// Bytes of a block.

@@ -1,5 +1,6 @@
 //! Threads that load blocks. They end after some seconds of silence.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -119,6 +120,8 @@ fn fetch(image: &Arc<CachedImage>, block: u32, connection: &mut Option<Box<dyn C
             Ok(()) => {
                 store(image, block, &data);
                 count(&image.counters.fetched);
+                let bytes = data.len() as u64;
+                image.counters.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
                 {
                     let mut state = image.state();
                     (state.problem, state.pauses) = (None, 0);

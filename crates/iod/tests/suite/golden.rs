@@ -87,6 +87,10 @@ fn writes_go_to_an_image_over_a_golden_one() {
     io.caller().disk("disk.attach", spec);
     let mut guest = connect(&io.socket("d"));
     assert_eq!([7, 1000].map(|sector| read(&mut guest, sector)), [1, 2]);
+    let stats = io.caller().stats().disks[0].golden.clone().unwrap();
+    assert_eq!((stats.fetched, stats.fetched_bytes, stats.problem), (2, 2 * 65536, None));
+    let metrics = io.caller().call("metrics", Value::Null).unwrap().to_string();
+    assert!(metrics.contains("ringway_disk_golden_fetched_bytes_total"), "{metrics}");
     // The rest of the cluster comes from the golden image.
     write(&mut guest, 8, 3);
     drop(guest);
