@@ -1,6 +1,7 @@
 //! One image of the process: blocks in memory, and flights.
 
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -10,6 +11,7 @@ use model::spec::GoldenSource;
 use rustix::io::Errno;
 
 use crate::BLOCK_BYTES;
+use crate::boot_set::Recorder;
 use crate::cache_file::CacheFile;
 use crate::loader;
 use crate::mailbox::{Block, Mailbox};
@@ -54,6 +56,8 @@ pub(crate) struct CachedImage {
     pub(crate) rate: Option<u64>,
     /// Most blocks of the cache file.
     pub(crate) file_blocks: u64,
+    /// File of the boot set.
+    pub(crate) boot_path: PathBuf,
     /// `None` if the cache file cannot be used.
     pub(crate) file: Option<CacheFile>,
     pub(crate) counters: Counters,
@@ -78,6 +82,10 @@ pub(crate) struct State {
     pub(crate) problem: Option<String>,
     /// Blocks in the cache file.
     pub(crate) stored: u64,
+    /// Blocks to fetch ahead.
+    pub(crate) ahead: VecDeque<u32>,
+    /// Recorder of the boot set, if there is none yet.
+    pub(crate) recorder: Option<Recorder>,
     /// Time until which the source must not send, because of the rate.
     pub(crate) busy_until: Option<Instant>,
 }
@@ -95,6 +103,8 @@ impl State {
             pauses: 0,
             problem: None,
             stored,
+            ahead: VecDeque::new(),
+            recorder: None,
             busy_until: None,
         }
     }
@@ -109,6 +119,18 @@ impl State {
             self.flights.remove(&block);
         }
         wanted
+    }
+
+    /// Begins a flight of the next block to fetch ahead that is neither in memory nor in flight.
+    pub(crate) fn begin_ahead(&mut self, is_stored: impl Fn(u32) -> bool) -> Option<u32> {
+        while let Some(block) = self.ahead.pop_front() {
+            let is_there = self.ram.contains_key(&block) || self.flights.contains_key(&block);
+            if !is_there && !is_stored(block) {
+                self.flights.insert(block, Vec::new());
+                return Some(block);
+            }
+        }
+        None
     }
 
     /// Wakes the channels that wait for a block, without an outcome.
@@ -157,6 +179,9 @@ impl CachedImage {
             return None;
         }
         state.flights.insert(block, vec![waiter()]);
+        if let Some(recorder) = &mut state.recorder {
+            recorder.note(block);
+        }
         let is_stored = self.file.as_ref().is_some_and(|file| file.may_have(block));
         let lane = if is_stored { Lane::CacheFile } else { Lane::Source };
         loader::enqueue(self, state, lane, block);

@@ -30,11 +30,15 @@
 //!
 //! **A scan flushes nothing**: S3-FIFO decides which blocks stay in memory.
 //!
+//! **A boot set is fetched ahead**: the first blocks that machines read, in their order. A thread of the
+//! source takes from it what no request asks for, so it delays requests by one block at most.
+//!
 //! # How to test
 //! `tests/` runs real servers on loopback that count what they serve.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod boot_set;
 mod cache_file;
 mod channel;
 mod checksum;

@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::SourceError;
+use crate::boot_set;
 use crate::image::{CachedImage, Lane, State, count};
 use crate::source::{Connection, connect};
 
@@ -55,7 +56,29 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
             Lane::CacheFile => load(image, block),
             Lane::Source => fetch(image, block, &mut connection),
         }
+        store_boot_set(image, false);
     }
+    store_boot_set(image, true);
+}
+
+/// Stores the boot set, if enough is new.
+fn store_boot_set(image: &CachedImage, is_silent: bool) {
+    let mut state = image.state();
+    let new = state.recorder.as_mut().and_then(|recorder| recorder.take_new(is_silent));
+    drop(state);
+    let Some(blocks) = new else { return };
+    if let Err(error) = boot_set::write(&image.boot_path, &image.identity, blocks) {
+        tracing::warn!("cannot store the boot set of {}: {error}", image.source);
+    }
+}
+
+/// Starts threads that fetch ahead.
+pub(crate) fn start_ahead(image: &Arc<CachedImage>) {
+    let mut state = image.state();
+    let is_stored = |block| image.file.as_ref().is_some_and(|file| file.may_have(block));
+    let first: Vec<u32> = (0..THREADS[1] / 2).map_while(|_| state.begin_ahead(is_stored)).collect();
+    drop(state);
+    first.into_iter().for_each(|block| enqueue(image, image.state(), Lane::Source, block));
 }
 
 /// Waits for a block to load. `None` after some silence.
@@ -78,6 +101,13 @@ fn next(image: &CachedImage, lane: Lane) -> Option<u32> {
         }
         if let Some(block) = state.queues.get_mut(at)?.pop_front() {
             return Some(block);
+        }
+        // A source that is gone is for requests first.
+        if lane == Lane::Source && state.retry_at.is_none() {
+            let is_stored = |block| image.file.as_ref().is_some_and(|file| file.may_have(block));
+            if let Some(block) = state.begin_ahead(is_stored) {
+                return Some(block);
+            }
         }
         let retry_at = state.retry_at.filter(|_| lane == Lane::Source);
         let until = retry_at.unwrap_or(silent_at);

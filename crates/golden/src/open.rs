@@ -7,9 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use model::spec::{GoldenImage, MAX_GOLDEN_BYTES};
 use serde::{Deserialize, Serialize};
 
+use crate::boot_set;
 use crate::cache_file::{CacheFile, blocks_of, known_size};
 use crate::checksum::hash;
 use crate::image::{CachedImage, Counters, State};
+use crate::loader;
 use crate::source::connect;
 use crate::{BLOCK_BYTES, GoldenDisk, GoldenError};
 
@@ -57,6 +59,11 @@ pub fn open(spec: &GoldenImage, block_size: u32) -> Result<GoldenDisk, GoldenErr
         return Ok(GoldenDisk { image, block_size });
     }
     let image = Arc::new(cached(spec, identity, size));
+    match boot_set::read(&image.boot_path, &image.identity, blocks_of(size)) {
+        Some(blocks) => image.state().ahead.extend(blocks),
+        None => image.state().recorder = Some(boot_set::Recorder::default()),
+    }
+    loader::start_ahead(&image);
     images.insert(key, Arc::downgrade(&image));
     Ok(GoldenDisk { image, block_size })
 }
@@ -77,6 +84,7 @@ fn cached(spec: &GoldenImage, identity: String, size: u64) -> CachedImage {
         identity,
         size,
         rate: spec.rate,
+        boot_path: path.with_extension("boot"),
         file_blocks: spec.cache_size.map_or(u64::MAX, |bytes| bytes / BLOCK_BYTES),
         file,
         counters: Counters::default(),

@@ -108,6 +108,30 @@ fn damaged_blocks_come_from_the_source_again() {
 }
 
 #[test]
+fn a_boot_set_is_fetched_ahead_on_another_host() {
+    let (cache, other, bytes) = (TempDir::new().unwrap(), TempDir::new().unwrap(), image(100));
+    let server = Server::nbd(bytes);
+    let first = client(open(&server.source, &cache));
+    for block in (20..84).rev() {
+        read(&first, block * BLOCK, 512);
+    }
+    let path = cache_file(&cache).with_extension("boot");
+    while !path.exists() {
+        std::thread::yield_now();
+    }
+    std::fs::copy(&path, other.path().join(path.file_name().unwrap())).unwrap();
+    server.served.blocks.lock().unwrap().clear();
+    // No request asks for anything.
+    let _disk = open(&server.source, &other);
+    while server.served.totals().0 < 64 {
+        std::thread::yield_now();
+    }
+    let blocks = server.served.blocks.lock().unwrap().clone();
+    assert!((20..84).eq(blocks.keys().copied()), "{blocks:?}");
+    assert!(blocks.values().all(|count| *count == 1));
+}
+
+#[test]
 fn a_foreign_file_in_the_place_of_the_cache_is_left_alone() {
     let (cache, bytes) = (TempDir::new().unwrap(), image(2));
     let server = Server::nbd(bytes.clone());
