@@ -111,7 +111,9 @@ pub use model_device::ModelDevice;
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
-pub use request::{Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome};
+pub use request::{
+    CacheState, Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome,
+};
 pub use small_blocks::SmallBlocks;
 pub use storage::{MetadataOp, Storage, StorageDisk, StorageError};
 pub use window::Window;
@@ -215,6 +217,11 @@ pub trait Disk: Debug + Send + Sync {
     /// a layer. Never waits.
     fn layer_counts(&self) -> Option<LayerCounts> {
         self.inner()?.layer_counts()
+    }
+
+    /// Returns the state of the cache of a golden image below. `None` if there is none. Never waits.
+    fn cache_state(&self) -> Option<CacheState> {
+        self.inner()?.cache_state()
     }
 
     /// Returns the stored extents and the holes of a range, in order and without gaps. At most

@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 26] = [
+const LAYERS: [(&str, &[&str]); 27] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
@@ -24,6 +24,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
     ("image", &["error-causes", "memory"]),
     ("mapped", &["memory", "reactor", "disk", "image"]),
     ("calibrate", &["memory", "reactor", "disk", "model", "share"]),
+    ("golden", &["memory", "reactor", "disk", "model", "nbd"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),
@@ -45,6 +46,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
             "image",
             "mapped",
             "calibrate",
+            "golden",
             "share",
             "model",
             "service-manager",
@@ -63,7 +65,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 15] = [
+const DATA_PLANE: [&str; 16] = [
     "share",
     "memory",
     "virtq",
@@ -77,6 +79,7 @@ const DATA_PLANE: [&str; 15] = [
     "image",
     "mapped",
     "calibrate",
+    "golden",
     "vhost-user",
     "iod",
 ];

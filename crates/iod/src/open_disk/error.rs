@@ -69,6 +69,9 @@ pub enum OpenError {
         /// Problem with its remedy.
         problem: String,
     },
+    /// A golden image cannot be opened.
+    #[error(transparent)]
+    Golden(#[from] golden::GoldenError),
     /// An image cannot be opened.
     #[error("cannot open the image {name}: {source}")]
     Image {
