@@ -29,7 +29,7 @@ use model::report::Stats;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use toolstack::accel::{ProbeCache, Prober};
 use toolstack::binaries::{self, QEMU};
 use toolstack::run::{BusyTracker, SAMPLE_EVERY};
@@ -48,6 +48,8 @@ use verify::Check;
 /// Time limit of the demo. With two idle cores and without KVM it takes about half a minute; a busy
 /// host may need ten times as much.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// Time without a message of the guest after which the user is told.
+const SILENCE: Duration = Duration::from_secs(60);
 /// Capacity of the progress channel; when it is full, reading the console waits.
 const NEWS: usize = 64;
 /// Device of KVM.
@@ -183,12 +185,20 @@ async fn run(
     let mut watch = None;
     let mut ticks = interval(SAMPLE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
     loop {
         tokio::select! {
             message = news.recv() => match message {
-                Some(progress) => heed(&progress, &mut watch, host, display).await?,
+                Some(progress) => {
+                    heard = Instant::now();
+                    heed(&progress, &mut watch, host, display).await?;
+                }
                 None => break,
             },
+            () = sleep_until(heard + SILENCE) => {
+                heard = Instant::now();
+                display.step(&silence(host));
+            }
             _ = ticks.tick(), if watch.is_some() => {
                 if let Some(watch) = &mut watch {
                     watch.sample().await;
@@ -212,6 +222,19 @@ async fn run(
     })
     .await
     .context("the task that checks the images failed")?
+}
+
+/// Returns a line for a guest that says nothing, which names the command that tells why.
+fn silence(host: &Host) -> String {
+    let seconds = SILENCE.as_secs();
+    let control = sampler::control(host.run());
+    let advice = control.map_or_else(String::new, |control| {
+        format!(
+            "; to see why, run in another terminal: ringway why --control {}",
+            control.display()
+        )
+    });
+    format!("the guest has said nothing for {seconds} s{advice}")
 }
 
 /// Returns the accelerator of guests and the reason; the daemon chooses the same one.
