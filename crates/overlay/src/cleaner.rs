@@ -92,6 +92,8 @@ impl Worker {
             }
             if !self.has_work(&pool) || pause == Pause::Retry {
                 drop(wait(&shared, pool, &pause));
+            } else {
+                drop(pool);
             }
             pause = self.turn();
         }

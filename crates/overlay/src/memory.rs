@@ -86,10 +86,6 @@ impl OverlayMemory {
         &self.mapping
     }
 
-    pub(crate) fn granules(&self) -> u64 {
-        self.granules
-    }
-
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }

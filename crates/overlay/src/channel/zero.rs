@@ -21,18 +21,21 @@ impl OverlayChannel {
     ) -> SubmitOutcome {
         let Request { offset, len, tag, .. } = request;
         let end = offset + len;
-        let first = offset.next_multiple_of(GRANULE).min(end);
-        // The last granule may be shorter.
-        let last = if end == self.size { end } else { (end - end % GRANULE).max(first) };
-        for granule in first / GRANULE..last.div_ceil(GRANULE) {
-            self.zero_granule(granule);
-        }
+        // The last granule of the disk may be shorter.
+        let is_last = end == self.size;
+        let whole_end = if is_last { end.div_ceil(GRANULE) } else { end / GRANULE };
+        let whole = offset.div_ceil(GRANULE)..whole_end;
+        let edges = match whole.is_empty() {
+            true => [(offset, end), (end, end)],
+            false => [(offset, whole.start * GRANULE), ((whole.end * GRANULE).min(end), end)],
+        };
+        whole.for_each(|granule| self.zero_granule(granule));
         self.shared.retire(&mut self.retired);
-        if !writes || (offset, end) == (first, last) {
+        if !writes || edges.iter().all(|(from, to)| from == to) {
             return SubmitOutcome::Done(request.complete(Ok(())));
         }
         let parent = self.new_parent(tag);
-        for (from, to) in [(offset, first), (last, end)] {
+        for (from, to) in edges {
             if from < to {
                 self.add_part(parent);
                 self.continue_write(context, parent, (from, to - from), None);
