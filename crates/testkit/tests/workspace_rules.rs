@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 26] = [
+const LAYERS: [(&str, &[&str]); 27] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
@@ -23,6 +23,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
     ("nbd", &["memory", "disk", "reactor"]),
     ("image", &["error-causes", "memory"]),
     ("mapped", &["memory", "reactor", "disk", "image"]),
+    ("overlay", &["memory", "reactor", "disk", "image"]),
     ("calibrate", &["memory", "reactor", "disk", "model", "share"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
@@ -63,7 +64,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 15] = [
+const DATA_PLANE: [&str; 16] = [
     "share",
     "memory",
     "virtq",
@@ -76,6 +77,7 @@ const DATA_PLANE: [&str; 15] = [
     "nbd",
     "image",
     "mapped",
+    "overlay",
     "calibrate",
     "vhost-user",
     "iod",
