@@ -54,7 +54,7 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
     };
     let launch = IoLaunch {
         program: ours(RINGWAY_IO)?,
-        options: Vec::new(),
+        options: vec!["--share-folder".into(), settings.run.clone().into()],
         helper: HelperCommand::ourselves(detached_process::MODE),
         tree,
     };

@@ -17,7 +17,7 @@ use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
 use model::spec::{CacheMode, DiskSpec};
 
 pub use error::OpenError;
-pub(crate) use storage_disks::{StorageDisks, use_profile};
+pub(crate) use storage_disks::{StorageDisks, share_storages_in, use_profile};
 use tree::TreeOpener;
 pub(crate) use tree::{FileState, label};
 pub use tree::{LowerImage, Sources, TreeFile};

@@ -3,7 +3,7 @@
 //!
 //! # Terms
 //! - [`Share`]: one storage, that is a device or a remote. Its state is a flat table of atomic cells,
-//!   which processes may share in a memfd.
+//!   which processes may share in a file in memory.
 //! - **Device time**: the time by which an operation delays all others on a busy device. The
 //!   [`Profile`] estimates it from kind and bytes ([`Profile::cost`]).
 //! - **Token**: device time of an operation in flight. The **depth** is the tokens that may be in
@@ -128,5 +128,5 @@ pub use profile::{Cost, Op, OpKind, Piece, Profile, Sample, Turn};
 pub use share::{
     BACKGROUND_WEIGHT, DEFAULT_WEIGHT, DiskConfig, DiskId, ReactorId, Share, WEIGHT_MAX,
 };
-pub use state::{CELLS, DISKS_MAX, REACTORS_MAX};
+pub use state::{CELLS, DISKS_MAX, LAYOUT_VERSION, REACTORS_MAX};
 pub use stats::{DiskStats, ShareStats, WaitReason};

@@ -1,5 +1,6 @@
 //! One storage: its disks, reactors and profile.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
@@ -33,6 +34,11 @@ impl ReactorId {
     /// Returns the number of the slot, below [`REACTORS_MAX`].
     pub fn slot(self) -> usize {
         self.0.into()
+    }
+
+    /// Returns the reactor of a slot. `None` if there is no such slot.
+    pub fn from_slot(slot: u16) -> Option<Self> {
+        (usize::from(slot) < REACTORS_MAX).then_some(Self(slot))
     }
 }
 
@@ -110,14 +116,15 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         Ok(())
     }
 
-    /// Adds a disk.
+    /// Adds a disk. Reports of all processes call it `name`.
     ///
     /// # Errors
     /// The weight is outside of its range, or the table is full.
-    pub fn add_disk(&self, config: DiskConfig) -> Result<DiskId, ShareError> {
+    pub fn add_disk(&self, name: &str, config: DiskConfig) -> Result<DiskId, ShareError> {
         check_weight(config.weight)?;
         let full = ShareError::TableFull { what: "disks", limit: DISKS_MAX };
         let slot = self.state().claim_disk(self.process).ok_or(full)?;
+        self.state().disk(slot).store_name(name);
         self.store_config(self.state().disk(slot), config);
         Ok(DiskId(slot as u16))
     }
@@ -159,6 +166,23 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         for (at, _) in state.reactors().filter(|(_, slot)| slot.process() == process) {
             state.release_reactor(at);
         }
+    }
+
+    /// Returns the name of a disk of any process.
+    pub fn disk_name(&self, disk: DiskId) -> String {
+        self.disk(disk).name()
+    }
+
+    /// Returns the number of the process that a reactor belongs to. 0 if the slot is free.
+    pub fn process_of(&self, reactor: ReactorId) -> u64 {
+        self.reactor(reactor).process()
+    }
+
+    /// Returns the numbers of the other processes that have disks or reactors, in ascending order.
+    pub fn other_processes(&self) -> BTreeSet<u64> {
+        let slots = self.state().disks().chain(self.state().reactors());
+        let processes = slots.map(|(_, slot)| slot.process());
+        processes.filter(|process| ![0, self.process].contains(process)).collect()
     }
 
     /// Takes a slot for a reactor.

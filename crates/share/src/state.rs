@@ -1,6 +1,6 @@
 //! Layout of the state that all processes of a storage share.
 //!
-//! All of it consists of atomic 64-bit cells, so that it can lie in a memfd: a header, one slot a
+//! All of it consists of atomic 64-bit cells, so that it can lie in shared memory: a header, one slot a
 //! disk, one slot a reactor. Every number may be wrong after a process was killed in the middle of a
 //! step or wrote nonsense: indices are checked at each use, and no number leads to a panic.
 //!
@@ -16,18 +16,24 @@ use crate::profile::{Profile, WORDS};
 /// Disks of a share.
 pub const DISKS_MAX: usize = 1024;
 /// Reactors of a share, over all processes.
-pub const REACTORS_MAX: usize = 64;
+pub const REACTORS_MAX: usize = 256;
 
 /// Layout of the cells. 0 in memory that is new.
-const LAYOUT: u64 = 0x7368_6172_0000_0001;
+const LAYOUT: u64 = 0x7368_6172_0000_0000 + LAYOUT_VERSION;
+/// Version of the layout. Processes with another one cannot use the state.
+pub const LAYOUT_VERSION: u64 = 2;
 /// Cells of a line of the cache.
 const LINE: usize = 8;
 const HEADER_CELLS: usize = 10 * LINE;
-const DISK_CELLS: usize = 3 * LINE;
+const DISK_CELLS: usize = 4 * LINE;
+/// Bytes of a disk's name that a slot has room for.
+const NAME_BYTES: usize = LINE * 8;
 const REACTOR_CELLS: usize = 2 * LINE;
 /// Number of cells that a share needs.
 pub const CELLS: usize = HEADER_CELLS + DISKS_MAX * DISK_CELLS + REACTORS_MAX * REACTOR_CELLS;
 
+/// End of a name that was cut.
+const ELLIPSIS: &str = "\u{2026}";
 /// Value of [`Header::Sole`] while several disks are active.
 pub(crate) const CONTENDED: u64 = u64::MAX;
 /// Key of a reactor that holds no request that may be dispatched.
@@ -102,6 +108,8 @@ pub(crate) enum DiskCell {
     Waited = 18,
     Dispatches = 19,
     Splits = 20,
+    /// Name for reports, filled up with zeroes.
+    Name = 3 * LINE,
 }
 
 /// Cells of a reactor's slot. Cell 0 is the process that uses it; 0 if it is free. Only its reactor
@@ -201,6 +209,27 @@ impl<'a> Slot<'a> {
             self.0.iter().skip(1).for_each(|cell| cell.store(0, Relaxed));
         }
         free
+    }
+
+    /// Stores the name of a disk. Of a longer name than fits, the end is replaced by an ellipsis.
+    pub(crate) fn store_name(self, name: &str) {
+        let mut bytes = name.as_bytes().to_vec();
+        if bytes.len() > NAME_BYTES {
+            bytes.truncate(name.floor_char_boundary(NAME_BYTES - ELLIPSIS.len()));
+            bytes.extend(ELLIPSIS.as_bytes());
+        }
+        bytes.resize(NAME_BYTES, 0);
+        for (at, chunk) in bytes.chunks_exact(8).enumerate() {
+            let word = chunk.try_into().map_or(0, u64::from_le_bytes);
+            cell(self.0, DiskCell::Name as usize + at).store(word, Relaxed);
+        }
+    }
+
+    /// Returns the name of a disk. It is garbled while the slot gets another disk.
+    pub(crate) fn name(self) -> String {
+        let word = |at| cell(self.0, DiskCell::Name as usize + at).load(Relaxed).to_le_bytes();
+        let bytes: Vec<u8> = (0..LINE).flat_map(word).take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     pub(crate) fn process(self) -> u64 {

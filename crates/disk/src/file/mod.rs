@@ -29,6 +29,7 @@ pub use fence::fence_byte;
 pub(crate) use inspect::ImageInfo;
 pub use inspect::{FileIdentity, open_image};
 pub use lock::ImageLock;
+pub(crate) use lock::range as lock_range;
 use model::ModelPlace;
 
 /// Behaviour of a write when the storage is full.

@@ -2,13 +2,19 @@
 //!
 //! Each reactor has one dispatch queue for a storage ([`reactor_queue`]), which the channels of all
 //! files on that storage use. A storage without a profile has none of this.
+//!
+//! Processes share a storage by a file ([`state_file`]), and wake each other by FIFOs ([`wakes`]).
 
 mod error;
 mod reactor_queue;
+mod state_file;
+#[cfg(test)]
+mod tests;
+mod wakes;
 
-use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use memory::Mapping;
 use reactor::Handle;
@@ -19,9 +25,11 @@ use share::{
 
 pub use error::StorageError;
 pub(crate) use reactor_queue::{Dispatched, Membership};
+use state_file::StateFile;
+use wakes::{Wake, Wakes};
 
-/// Number of this process among those of a storage. One process uses a storage for now.
-const PROCESS: u64 = 1;
+/// Number of the only process of a storage.
+const ONLY_PROCESS: u64 = 1;
 
 /// One storage: a device, or a remote.
 #[derive(Debug)]
@@ -29,33 +37,72 @@ pub struct Storage {
     share: Arc<Share<Mapping>>,
     /// Reactors with a dispatch queue, for wake-ups.
     reactors: Mutex<Vec<(ReactorId, Handle)>>,
-    /// Names of the disks, for reports.
-    names: Mutex<BTreeMap<DiskId, String>>,
+    /// Other processes that share the storage.
+    others: OnceLock<Others>,
+}
+
+/// Ways to the other processes of a storage. The thread ends before the membership.
+#[derive(Debug)]
+struct Others {
+    wakes: Wakes,
+    state_file: StateFile,
 }
 
 impl Storage {
-    /// Creates a storage with this profile.
+    /// Creates a storage with this profile, which only this process uses.
     ///
     /// # Errors
     /// No memory is available, or the profile has a number outside of its range.
     pub fn new(profile: &Profile) -> Result<Arc<Self>, StorageError> {
         let memory = Mapping::sealed("ringway-share", CELLS as u64 * 8)?;
-        let share = Share::open(memory, PROCESS)?;
+        let share = Share::open(memory, ONLY_PROCESS)?;
         share.update_profile(profile)?;
-        Ok(Arc::new(Self { share, reactors: Mutex::default(), names: Mutex::default() }))
+        Ok(Arc::new(Self { share, reactors: Mutex::default(), others: OnceLock::new() }))
     }
 
-    /// Replaces the profile. Requests from then on follow it.
+    /// Opens the storage on a device, which this process shares with all others that name the same
+    /// folder. The folder lies on a memory file system. The profile is that of the processes that
+    /// use the storage already, or `profile` if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and those of the file in the folder.
+    pub fn open(folder: &Path, device: u64, profile: &Profile) -> Result<Arc<Self>, StorageError> {
+        let open = |memory, process| {
+            let share = Share::open(memory, process)?;
+            share.release_process(process);
+            if share.profile().is_err() {
+                share.update_profile(profile)?;
+            }
+            Ok(share)
+        };
+        let (state_file, share) = StateFile::enter(folder, device, open)?;
+        let storage = Arc::new(Self { share, reactors: Mutex::default(), others: OnceLock::new() });
+        let path = state_file.fifo(state_file.process());
+        let wakes = Wakes::start(&path, Arc::downgrade(&storage))
+            .map_err(|source| StorageError::State { path, source })?;
+        let _ = storage.others.set(Others { wakes, state_file });
+        Ok(storage)
+    }
+
+    /// Replaces the profile for all processes. Requests from then on follow it.
     ///
     /// # Errors
     /// A number is outside of its range.
     pub fn set_profile(self: &Arc<Self>, profile: &Profile) -> Result<(), StorageError> {
         self.share.update_profile(profile)?;
+        self.look_all();
+        for process in self.share.other_processes() {
+            self.wake(process, Wake::All);
+        }
+        Ok(())
+    }
+
+    /// Makes all channels of this process look, because the profile has changed.
+    fn look_all(self: &Arc<Self>) {
         for (_, handle) in &*self.reactors() {
             let storage = Arc::clone(self);
             let _ = handle.send(move |context| reactor_queue::look_all(&storage, context));
         }
-        Ok(())
     }
 
     /// Adds a disk, which shares the storage with the others. Reports call it `name`.
@@ -67,8 +114,7 @@ impl Storage {
         name: &str,
         config: DiskConfig,
     ) -> Result<Arc<StorageDisk>, StorageError> {
-        let id = self.share.add_disk(config)?;
-        self.names().insert(id, name.into());
+        let id = self.share.add_disk(name, config)?;
         Ok(Arc::new(StorageDisk {
             storage: Arc::clone(self),
             id,
@@ -77,20 +123,43 @@ impl Storage {
         }))
     }
 
-    fn names(&self) -> MutexGuard<'_, BTreeMap<DiskId, String>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn reactors(&self) -> MutexGuard<'_, Vec<(ReactorId, Handle)>> {
         self.reactors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a reactor look at its dispatch queue. One that has ended needs none.
+    /// Makes a reactor of any process look at its dispatch queue. One that has ended needs none.
     fn kick(self: &Arc<Self>, reactor: ReactorId) {
+        if !self.kick_own(reactor) {
+            self.wake(self.share.process_of(reactor), Wake::Reactor(reactor));
+        }
+    }
+
+    /// Makes a reactor of this process look at its dispatch queue. Returns false if it has none.
+    fn kick_own(self: &Arc<Self>, reactor: ReactorId) -> bool {
         let found = self.reactors().iter().find(|(id, _)| *id == reactor).map(|(_, it)| it.clone());
-        if let Some(handle) = found {
+        if let Some(handle) = &found {
             let storage = Arc::clone(self);
             let _ = handle.send(move |context| reactor_queue::look(&storage, context));
+        }
+        found.is_some()
+    }
+
+    fn wake(&self, process: u64, wake: Wake) {
+        if let Some(Others { wakes, state_file }) = self.others.get()
+            && ![0, state_file.process()].contains(&process)
+        {
+            wakes.wake(process, || state_file.fifo(process), wake);
+        }
+    }
+
+    /// Removes the disks and reactors of processes that have ended.
+    fn release_ended(&self) {
+        if let Some(Others { state_file, .. }) = self.others.get() {
+            let others = self.share.other_processes();
+            let release = |process| self.share.release_process(process);
+            if !others.is_empty() {
+                state_file.release_ended(others, release);
+            }
         }
     }
 }
@@ -166,7 +235,9 @@ impl StorageDisk {
     /// this disk alone is busy.
     pub fn waits_behind(&self) -> Option<String> {
         match self.storage.share.wait_reason(self.id)? {
-            WaitReason::Behind(other) => self.storage.names().get(&other).cloned(),
+            WaitReason::Behind(other) => {
+                Some(self.storage.share.disk_name(other)).filter(|name| !name.is_empty())
+            }
             WaitReason::Depth { .. } => None,
         }
     }
@@ -174,7 +245,6 @@ impl StorageDisk {
 
 impl Drop for StorageDisk {
     fn drop(&mut self) {
-        self.storage.names().remove(&self.id);
         self.storage.share.remove_disk(self.id);
     }
 }

@@ -59,9 +59,10 @@ impl Member {
 
 #[derive(Debug)]
 struct ReactorQueue {
-    storage: Arc<Storage>,
     reactor: ReactorId,
+    /// It goes before the storage, because another process may then get this process' slots.
     inner: RefCell<Inner>,
+    storage: Arc<Storage>,
 }
 
 #[derive(Debug)]
@@ -126,6 +127,9 @@ impl ReactorQueue {
         }
         while let Some(reactor) = inner.queue.take_kick() {
             self.storage.kick(reactor);
+        }
+        if inner.queue.take_window() {
+            self.storage.release_ended();
         }
         if any {
             inner.wake_refused(context, own);

@@ -1,23 +1,27 @@
 //! Storages below the files of a disk, which it shares with other disks.
 //!
 //! A storage is a device, by its number. It has a scheduler if the folder of an image on it has a
-//! profile (`ringway calibrate --store`).
+//! profile (`ringway calibrate --store`). Processes with the same folder ([`share_storages_in`]) share
+//! it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use disk::{FileDisk, Storage, StorageDisk};
+use disk::{FileDisk, Storage, StorageDisk, StorageError};
 use model::calibration::StorageProfile;
 use model::share::DiskShare;
 use model::spec::FileRef;
-use share::DiskConfig;
+use share::{DiskConfig, Profile};
 
 use super::model_storage::ModelStorage;
 use crate::error::error_chain;
 
 /// Storages of this process by the number of their device.
 static STORAGES: Mutex<BTreeMap<u64, Weak<Storage>>> = Mutex::new(BTreeMap::new());
+
+/// Folder by which processes share storages. `None` inside if this process shares with no other.
+static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 /// One disk on all storages that its files are on.
 #[derive(Debug, Default)]
@@ -151,6 +155,28 @@ fn storage(device: u64, name: &FileRef) -> Option<Result<Arc<Storage>, String>> 
     Some(used.map(|(_, storage)| storage))
 }
 
+/// Sets the folder by which this process shares storages with others, once, before the first disk is
+/// opened. `None`: it shares with no other.
+pub(crate) fn share_storages_in(folder: Option<PathBuf>) {
+    let _ = FOLDER.set(folder);
+}
+
+/// Opens the storage on a device, shared with other processes if that is possible.
+fn open_storage(device: u64, profile: &Profile) -> Result<Arc<Storage>, StorageError> {
+    if let Some(folder) = FOLDER.get().and_then(Option::as_ref) {
+        match Storage::open(folder, device, profile) {
+            Err(error @ (StorageError::State { .. } | StorageError::Memory(_))) => {
+                let error = error_chain(&error);
+                tracing::warn!(
+                    "{error}; disks of other processes have no weights beside this one's"
+                );
+            }
+            other => return other,
+        }
+    }
+    Storage::new(profile)
+}
+
 /// Makes the storage on a device follow the profile in a folder. `None` if the folder has none. The
 /// storage lasts as long as it has disks, or the caller has it.
 ///
@@ -166,7 +192,7 @@ pub(crate) fn use_profile(
     let mut storages = lock(&STORAGES);
     let storage = match storages.get(&device).and_then(Weak::upgrade) {
         Some(present) => present.set_profile(&scheduler_profile).map(|()| present),
-        None => Storage::new(&scheduler_profile),
+        None => open_storage(device, &scheduler_profile),
     };
     let storage = storage.map_err(|error| error_chain(&error))?;
     storages.retain(|_, storage| storage.strong_count() > 0);

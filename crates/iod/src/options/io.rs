@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::metrics::Address;
 use crate::options::blk::mode;
 use crate::options::poll::PollOptions;
+use crate::options::share::ShareOptions;
 
 /// Serve many disks and NICs to virtual machines over vhost-user, controlled over a socket.
 ///
@@ -70,6 +71,9 @@ pub struct IoOptions {
     /// it at run time
     #[command(flatten)]
     pub polling: PollOptions,
+    /// Storages that several processes share
+    #[command(flatten)]
+    pub sharing: ShareOptions,
     /// Serve under the keeper at the other end of standard input
     #[arg(long, hide = true)]
     pub worker: bool,

@@ -4,3 +4,4 @@ pub mod blk;
 pub mod io;
 pub mod net;
 pub mod poll;
+pub mod share;

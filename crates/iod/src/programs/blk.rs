@@ -23,7 +23,7 @@ use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{ServedDisk, SocketRole};
 use crate::trials::Trials;
 use crate::worker_init::WorkerInit;
-use crate::{limits, signals, socket_watch, worker_init};
+use crate::{limits, open_disk, signals, socket_watch, worker_init};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-blk";
@@ -80,6 +80,7 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     let files = handed_in(&spec.backend)?;
     let sources = Sources { files, journal_in_file: keeper.is_none(), ..Sources::default() };
     let limit = limits::raise_open_files();
+    open_disk::share_storages_in(options.sharing.folder());
     let tree_files = limits::of_tree(&spec.backend);
     let taken = limits::of_disks([], tree_files);
     limits::check_open_files(limit, taken, spec.queues)?;

@@ -26,7 +26,7 @@ use crate::options::io::{IoCommand, IoOptions};
 use crate::pool::{Pool, PoolSize};
 use crate::trials::Trials;
 use crate::worker_init::WorkerInit;
-use crate::{handover, limits, signals, socket_watch, worker_init};
+use crate::{handover, limits, open_disk, signals, socket_watch, worker_init};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-io";
@@ -114,6 +114,7 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
     let WorkerInit { keeper_client, link, predecessor } = worker_init::begin(PROGRAM)?;
     let open_files = limits::raise_open_files();
+    open_disk::share_storages_in(options.sharing.folder());
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(PoolSize::of_host);
     let suspicious = predecessor.is_none().then(|| keeper_client.faults());

@@ -65,6 +65,11 @@ impl Storm {
         self.counts.iter().map(|count| count.bytes.load(Ordering::Relaxed)).sum()
     }
 
+    /// Leaves requests that nothing will complete, because their process was killed.
+    pub(crate) fn abandon(self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
     /// Ends after all requests have completed. Returns the longest time without a completion.
     pub(crate) fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);

@@ -47,6 +47,7 @@ mod peer;
 mod polling;
 mod reads;
 mod resize;
+mod shared_storage;
 mod shares;
 mod signals;
 mod snapshots;

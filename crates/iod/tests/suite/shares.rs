@@ -15,7 +15,7 @@ use testkit::process::eventually;
 use testkit::rounds;
 use testkit::storage::store_profile;
 
-fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
+pub(crate) fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
     let path = io.folder.path().join(format!("{id}.raw"));
     std::fs::write(&path, vec![1; BYTES as usize]).unwrap();
     let mut spec = io.spec(id, json!({ "file": path }));
@@ -24,14 +24,14 @@ fn attach(io: &Io, caller: &mut Caller, id: &str, share: Value) {
 }
 
 /// Stores a profile of the storage of the folder.
-fn store(io: &Io) {
+pub(crate) fn store(io: &Io) {
     let folder = io.folder.path();
     let device = calibrate::identity(std::fs::metadata(folder).unwrap().dev());
     store_profile(folder, device).unwrap();
 }
 
 /// Stores a profile with a change.
-fn store_changed(io: &Io, change: impl FnOnce(&mut Value)) {
+pub(crate) fn store_changed(io: &Io, change: impl FnOnce(&mut Value)) {
     store(io);
     let path = io.folder.path().join(PROFILE_FILE);
     let mut profile = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -39,12 +39,12 @@ fn store_changed(io: &Io, change: impl FnOnce(&mut Value)) {
     std::fs::write(path, profile.to_string()).unwrap();
 }
 
-fn use_profile(io: &Io, caller: &mut Caller) -> ProfileReply {
+pub(crate) fn use_profile(io: &Io, caller: &mut Caller) -> ProfileReply {
     let reply = caller.call("storage.profile", json!({ "path": io.folder.path() })).unwrap();
     serde_json::from_value(reply).unwrap()
 }
 
-fn stats(caller: &mut Caller, id: &str) -> DiskStats {
+pub(crate) fn stats(caller: &mut Caller, id: &str) -> DiskStats {
     let stats = caller.call("stats", json!({ "id": id })).unwrap();
     let stats: Stats = serde_json::from_value(stats).unwrap();
     stats.disks.into_iter().next().unwrap()
@@ -52,7 +52,7 @@ fn stats(caller: &mut Caller, id: &str) -> DiskStats {
 
 /// Waits until the second storm completes this many requests for each of the first one. Weights
 /// decide only while requests wait for the storage, and a busy host may have no CPU for them.
-fn wait_for_ratio(storms: [&Storm; 2], expected: Range<f64>) {
+pub(crate) fn wait_for_ratio(storms: [&Storm; 2], expected: Range<f64>) {
     let mut found = Vec::new();
     let mut is_so = || {
         let before = storms.map(Storm::requests);

@@ -7,7 +7,7 @@ use super::held::{Counted, Place};
 use super::{Dispatch, DispatchQueue, Sent};
 use crate::charge::TURN_KEY;
 use crate::profile::{Op, OpKind};
-use crate::share::DiskId;
+use crate::share::{DiskId, ReactorId};
 use crate::state::{DiskCell, NO_KEY, ReactorCell};
 use crate::survey::{self, Survey};
 use crate::{charge, order, turn};
@@ -110,7 +110,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     fn kick(&mut self, slot: usize, now: u64) {
         let kicked = self.share.state().reactor(slot).reactor(ReactorCell::Kicked);
         if order::kick(kicked, now) {
-            self.kicks |= 1 << slot;
+            self.kicks.push(ReactorId(slot as u16));
         }
     }
 

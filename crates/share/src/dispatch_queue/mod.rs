@@ -93,9 +93,10 @@ pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
     requests: u64,
     /// True after a discard has completed, until a reactor that waits for one is kicked.
     discard_freed: bool,
-    /// Reactors to wake, one bit each.
-    kicks: u64,
+    /// Reactors to wake.
+    kicks: Vec<ReactorId>,
     last_now: u64,
+    has_window_ended: bool,
     /// Time of the next look at old operations and at the latency window.
     next_window: u64,
 }
@@ -133,8 +134,9 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             in_flight: InFlight::default(),
             requests: 0,
             discard_freed: false,
-            kicks: 0,
+            kicks: Vec::new(),
             last_now: 0,
+            has_window_ended: false,
             next_window: 0,
         };
         queue.refresh_profile();
@@ -336,9 +338,13 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
 
     /// Returns a reactor to wake. Each is returned once.
     pub fn take_kick(&mut self) -> Option<ReactorId> {
-        let slot = self.kicks.trailing_zeros();
-        self.kicks &= self.kicks.wrapping_sub(1);
-        (slot < u64::BITS).then_some(ReactorId(slot as u16))
+        self.kicks.pop()
+    }
+
+    /// Returns whether 100 ms have gone by since this last returned true: the caller then calls
+    /// [`Share::release_process`] for processes that have ended.
+    pub fn take_window(&mut self) -> bool {
+        std::mem::take(&mut self.has_window_ended)
     }
 
     /// Returns the size of the largest request in bytes that a disk alone sends as it is.
@@ -410,6 +416,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return;
         }
         self.next_window = now + WINDOW_NS;
+        self.has_window_ended = true;
         self.give_back(now);
         depth::end_window(self.share.state(), &self.profile, now);
         self.share.end_contention(now);

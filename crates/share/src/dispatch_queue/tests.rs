@@ -44,7 +44,7 @@ fn open(memory: &Memory, process: u64) -> Arc<Share<Memory>> {
 }
 
 fn add(share: &Share<Memory>) -> DiskId {
-    share.add_disk(DiskConfig::default()).unwrap()
+    share.add_disk("d", DiskConfig::default()).unwrap()
 }
 
 /// Submits a request that is sent at once.
@@ -176,7 +176,7 @@ fn a_freed_token_goes_to_the_reactor_with_the_lowest_tag() {
 #[test]
 fn a_disk_that_returns_is_not_put_behind_one_that_waits() {
     let share = open(&memory(), 1);
-    let light = share.add_disk(DiskConfig { weight: 1, ..DiskConfig::default() }).unwrap();
+    let light = share.add_disk("d", DiskConfig { weight: 1, ..DiskConfig::default() }).unwrap();
     let (waiting, returning) = (add(&share), add(&share));
     let (mut one, mut late) = (Queue::open(&share).unwrap(), Queue::open(&share).unwrap());
     let mut permits = fill(&mut one, light, returning, MS);

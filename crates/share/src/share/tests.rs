@@ -77,9 +77,9 @@ fn absurd_weights_are_refused() {
     let share = share();
     for weight in [0, WEIGHT_MAX + 1, u64::MAX] {
         let config = DiskConfig { weight, ..DiskConfig::default() };
-        assert_eq!(share.add_disk(config), Err(ShareError::Weight(weight)));
+        assert_eq!(share.add_disk("d", config), Err(ShareError::Weight(weight)));
     }
-    let disk = share.add_disk(DiskConfig::default()).unwrap();
+    let disk = share.add_disk("d", DiskConfig::default()).unwrap();
     let none = DiskConfig { weight: 0, ..DiskConfig::default() };
     assert_eq!(share.update_disk(disk, none), Err(ShareError::Weight(0)));
 }
@@ -89,11 +89,11 @@ fn full_tables_say_so_and_removed_disks_make_room() {
     let share = share();
     share.update_profile(&PROFILE).unwrap();
     let disks: Vec<_> =
-        (0..DISKS_MAX).map(|_| share.add_disk(DiskConfig::default()).unwrap()).collect();
+        (0..DISKS_MAX).map(|_| share.add_disk("d", DiskConfig::default()).unwrap()).collect();
     let full = ShareError::TableFull { what: "disks", limit: DISKS_MAX };
-    assert_eq!(share.add_disk(DiskConfig::default()), Err(full));
+    assert_eq!(share.add_disk("d", DiskConfig::default()), Err(full));
     share.remove_disk(disks[7]);
-    assert_eq!(share.add_disk(DiskConfig::default()), Ok(disks[7]));
+    assert_eq!(share.add_disk("d", DiskConfig::default()), Ok(disks[7]));
     let open = || DispatchQueue::<_, u32>::open(&share);
     let queues: Vec<_> = (0..REACTORS_MAX).map(|_| open().unwrap()).collect();
     let full = ShareError::TableFull { what: "reactors", limit: REACTORS_MAX };
@@ -107,7 +107,7 @@ fn numbers_of_a_process_gone_mad_do_no_harm() {
     let memory = memory(CELLS);
     let share = Share::open(Arc::clone(&memory), 1).unwrap();
     share.update_profile(&PROFILE).unwrap();
-    let disks = [(); 2].map(|()| share.add_disk(DiskConfig::default()).unwrap());
+    let disks = [(); 2].map(|()| share.add_disk("d", DiskConfig::default()).unwrap());
     let mut queue = DispatchQueue::open(&share).unwrap();
     for value in [u64::MAX, 1 << 63, 12_345, 0] {
         memory.iter().skip(1).for_each(|cell| cell.store(value, Relaxed));
@@ -125,4 +125,21 @@ fn numbers_of_a_process_gone_mad_do_no_harm() {
             let _ = (queue.deadline(), share.wait_reason(disk), share.stats());
         }
     }
+}
+
+#[test]
+fn names_of_disks_are_seen_by_all_processes() {
+    let memory = memory(CELLS);
+    let [one, other] = [1, 2].map(|process| Share::open(Arc::clone(&memory), process).unwrap());
+    let long = "\u{e9}".repeat(40);
+    for (name, seen) in
+        [("d1", "d1".into()), ("", "".into()), (&*long, "\u{e9}".repeat(30) + "\u{2026}")]
+    {
+        let disk = one.add_disk(name, DiskConfig::default()).unwrap();
+        assert_eq!(other.disk_name(disk), *seen, "{name}");
+        assert_eq!(other.other_processes().into_iter().collect::<Vec<_>>(), [1]);
+        assert!(one.other_processes().is_empty());
+        one.remove_disk(disk);
+    }
+    assert!(other.other_processes().is_empty());
 }

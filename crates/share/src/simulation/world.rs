@@ -140,7 +140,7 @@ impl<'a> World<'a> {
         };
         let reactors = (0..scenario.reactors).map(open).collect();
         let disks = scenario.disks.iter().enumerate().map(|(at, (config, _))| SimDisk {
-            id: share.add_disk(*config).unwrap(),
+            id: share.add_disk("d", *config).unwrap(),
             requests: 0,
             position: at as u64 * AREA,
             cap_free: 0,

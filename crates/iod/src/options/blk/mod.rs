@@ -15,6 +15,7 @@ use model::spec::{Backend, BlockSize, CacheMode, Caps, DiskSpec, OnFull, SpecErr
 
 use crate::open_disk::CONNECTED;
 use crate::options::poll::PollOptions;
+use crate::options::share::ShareOptions;
 pub(crate) use values::mode;
 pub use values::{Cache, Full, Record};
 use values::{backend, queues, serial, size, time};
@@ -138,6 +139,10 @@ pub struct BlkOptions {
     /// How queues wait while they have no work.
     #[command(flatten)]
     pub polling: PollOptions,
+
+    /// Storages that several processes share
+    #[command(flatten)]
+    pub sharing: ShareOptions,
 
     /// Run a keeper, which restarts the worker that serves the disk. The socket and the bytes of a
     /// memory disk survive a worker crash. When the keeper dies, the worker ends in order, so that

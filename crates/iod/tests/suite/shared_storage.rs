@@ -1,0 +1,94 @@
+//! Disks of several processes that share one storage.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use crate::caps::Storm;
+use crate::common::*;
+use crate::shares::{attach, stats, store, store_changed, use_profile, wait_for_ratio};
+use serde_json::{Value, json};
+use testkit::process::eventually;
+
+/// Folder in memory, as `/run` is.
+fn memory_folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+fn start(share_folder: &Path) -> Io {
+    let io = Io::start_with(&["--reactors", "2", "--share-folder", share_folder.to_str().unwrap()]);
+    store(&io);
+    io
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn processes_share_a_storage_by_weights_and_one_may_be_killed() {
+    let folder = memory_folder();
+    let ios = [start(folder.path()), start(folder.path())];
+    let mut callers = ios.each_ref().map(Io::caller);
+    attach(&ios[0], &mut callers[0], "light", Value::Null);
+    attach(&ios[1], &mut callers[1], "heavy", json!({"weight": 400}));
+    let storms = [Storm::start(&ios[0], "light", 4096), Storm::start(&ios[1], "heavy", 4096)];
+    wait_for_ratio([&storms[0], &storms[1]], 3.0..5.0);
+    eventually("the disk of the other process is named", || {
+        stats(&mut callers[0], "light").share.unwrap().behind.as_deref() == Some("heavy")
+    });
+    callers[1].disk("disk.weight", json!({"id": "heavy", "weight": 100}));
+    wait_for_ratio([&storms[0], &storms[1]], 0.8..1.25);
+
+    // An upgrade leaves and enters.
+    callers[0].call("upgrade", Value::Null).unwrap();
+    callers[0] = ios[0].caller();
+    callers[0].disk("disk.weight", json!({"id": "light", "weight": 400}));
+    wait_for_ratio([&storms[1], &storms[0]], 3.0..5.0);
+
+    // What a killed process had in flight goes back.
+    let [_io, killed] = ios;
+    let [light, heavy] = storms;
+    heavy.abandon();
+    drop(killed);
+    let waiting = |caller: &mut Caller| stats(caller, "light").share.unwrap().waiting;
+    eventually("the disk is alone", || waiting(&mut callers[0]) == 0);
+    light.end();
+    callers[0].call("shutdown", Value::Null).unwrap();
+    eventually("nothing is left", || entries(folder.path()).is_empty());
+}
+
+#[test]
+fn a_profile_that_one_process_stores_is_that_of_all() {
+    let folder = memory_folder();
+    let [one, other] = [start(folder.path()), start(folder.path())];
+    let (mut caller, mut other_caller) = (one.caller(), other.caller());
+    attach(&one, &mut caller, "a", Value::Null);
+    attach(&other, &mut other_caller, "b", Value::Null);
+    store_changed(&one, |profile| profile["knee_ns"] = json!(40_000));
+    assert_eq!(use_profile(&one, &mut caller).disks, ["a"]);
+    let depth = stats(&mut other_caller, "b").share.unwrap().depth_seconds;
+    assert!((2e-5..=4e-5).contains(&depth), "{depth}");
+    // The process that comes later takes it too.
+    let later = start(folder.path());
+    let mut later_caller = later.caller();
+    attach(&later, &mut later_caller, "c", Value::Null);
+    let depth = stats(&mut later_caller, "c").share.unwrap().depth_seconds;
+    assert!((2e-5..=4e-5).contains(&depth), "{depth}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_leaves_disks_as_they_are() {
+    let folder = memory_folder();
+    let device = std::fs::metadata(std::env::temp_dir()).unwrap().dev();
+    let foreign = folder.path().join(format!("share-2-{device:x}"));
+    std::fs::write(&foreign, "mine").unwrap();
+    let io = start(folder.path());
+    let mut caller = io.caller();
+    attach(&io, &mut caller, "d", json!({"weight": 400}));
+    assert_eq!(stats(&mut caller, "d").share.unwrap().share.weight, 400);
+    assert_eq!(std::fs::read(foreign).unwrap(), b"mine");
+}
