@@ -35,7 +35,7 @@
 //! free, and ends when a quarter is.
 //!
 //! **Full memory makes writes wait, never fail.** They wait until the cleaner has freed slots. If the
-//! overflow file is full, too, they count as waiting for space ([`disk::Disk::stalled`]), until a guest
+//! overflow file is full, too, they count as waiting for space ([`::disk::Disk::stalled`]), until a guest
 //! discards or the file gets space: the cleaner tries twice a second, only while writes wait.
 //!
 //! # How to test
