@@ -12,7 +12,7 @@ export PROPTEST_CASES ?= 256
 # Crates with shipped programs.
 SHIPPED := -p iod -p daemon -p cli --bins
 
-.PHONY: help setup build everyday guest ovs demo lint quick check test soak bench counts man doc clean
+.PHONY: help setup build everyday guest ovs demo lint quick check test soak bench counts clients man doc clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 10
@@ -67,6 +67,10 @@ bench: build guest ovs ## Run each experiment of the lab once, against its peers
 
 counts: setup ## Compare instruction counts of a request and its stages (valgrind) with stored counts
 	scripts/counts.sh
+
+clients: setup ## Run unchanged XenAPI clients (pip, npm, mvn, go) against a simulated host, and record their requests
+	cargo build --quiet -p daemon --bins
+	python3 scripts/clients/run.py --record crates/daemon/tests/clients target/debug/ringwayd $(CLIENTS)
 
 man: ## Generate the manual pages from the programs' options, in target/man
 	cargo run --quiet -p iod --example man -- target/man

@@ -19,12 +19,14 @@ use crate::disk_streams;
 use crate::dispatch::{dispatch, text};
 use crate::http::{
     ApiHandler, ConsoleError, ConsoleLine, ConsoleRequest, DiskRequest, ExportBody, ImportAnswer,
-    ImportBody,
+    ImportBody, RestoreRequest,
 };
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::reconcile::full_storage;
+use crate::restore;
 use crate::sessions::ConnectionSession;
+use crate::storage::space;
 use crate::tasks;
 
 /// Time limit for connecting to a VM's serial console.
@@ -115,12 +117,22 @@ impl ApiHandler for ApiService {
         Box::pin(disk_streams::import(Arc::clone(&self.app), disk_request, import_body, peer))
     }
 
+    fn restore(
+        &self,
+        restore_request: RestoreRequest,
+        body: ImportBody,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<(), ApiError>> {
+        Box::pin(restore::receive(Arc::clone(&self.app), restore_request, body, peer))
+    }
+
     fn metrics(&self) -> String {
         let app = &self.app;
         self.metrics.sessions.set(app.sessions.count() as i64);
         self.metrics.pending.set(app.call_limiter.taken() as i64);
         app.db.read(|view| {
             self.metrics.full_disks.set(full_storage::count(view) as i64);
+            self.metrics.srs(space::shown(view));
             for class in classes() {
                 self.metrics.records(class.name, view.count(class));
             }

@@ -1,5 +1,6 @@
 //! Shared state of the daemon: everything that calls need.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::reconcile::restarts::Restarts;
 use crate::records::BootDirs;
 use crate::sessions::{self, Sessions};
 use crate::slices::Slices;
+use crate::storage::space::SpaceWatch;
 use crate::storage::{Coalescer, Storage};
 use crate::tasks::{self, Tasks};
 
@@ -39,6 +41,8 @@ pub struct OpSettings {
     pub limits: StepLimits,
     /// Measurement of storage repositories.
     pub calibrate: CalibrateMode,
+    /// Directory for persistent state.
+    pub state: PathBuf,
     /// Certificate with which the listeners serve TLS, as PEM.
     pub certificate: String,
 }
@@ -103,13 +107,19 @@ impl AppState {
     }
 }
 
-/// Updates the host's free memory in the records periodically, because no event reports changes of
-/// it.
+/// Updates the host's free memory and the space of SRs in the records periodically, because no event
+/// reports changes of them.
 async fn measure(app: Arc<AppState>) {
     let mut turns = tokio::time::interval(MEASURED_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let watch = Arc::new(tokio::sync::Mutex::new(SpaceWatch::default()));
     loop {
         turns.tick().await;
+        // Storage may hang. Then the next measurement waits for a later turn.
+        if let Ok(mut watch) = Arc::clone(&watch).try_lock_owned() {
+            let app = Arc::clone(&app);
+            tokio::spawn(async move { watch.measure(&app).await });
+        }
         let (memory, now) = (app.drivers.memory.read(), app.clock.date());
         // The values always fit their fields, so this cannot fail.
         let _ = app.db.write_observed(|tx| bootstrap::measured(tx, memory, now));

@@ -51,6 +51,18 @@ pub(crate) async fn copy_daily(app: Arc<AppState>, state: PathBuf) {
 /// Stores a copy under its date, and removes copies that are too many. A copy of the same day is
 /// replaced atomically.
 fn store(directory: &Path, date: &str, text: &[u8]) -> io::Result<()> {
+    write(&directory.join(format!("{PREFIX}{date}")), text)?;
+    let mut all = all(directory)?;
+    let many = all.len().saturating_sub(COPIES_MAX);
+    all.drain(..many).try_for_each(fs::remove_file)
+}
+
+/// Writes a copy. One of the same name is replaced atomically.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn write(to: &Path, text: &[u8]) -> io::Result<()> {
+    let directory = to.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(OWNER_DIRECTORY).create(directory)?;
     let draft = directory.join("draft");
     match fs::remove_file(&draft) {
@@ -60,11 +72,8 @@ fn store(directory: &Path, date: &str, text: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(&draft)?;
     file.write_all(text)?;
     file.sync_all()?;
-    fs::rename(&draft, directory.join(format!("{PREFIX}{date}")))?;
-    File::open(directory)?.sync_all()?;
-    let mut all = all(directory)?;
-    let many = all.len().saturating_sub(COPIES_MAX);
-    all.drain(..many).try_for_each(fs::remove_file)
+    fs::rename(&draft, to)?;
+    File::open(directory)?.sync_all()
 }
 
 /// Returns the copies in a directory, the oldest first. None if the directory does not exist.

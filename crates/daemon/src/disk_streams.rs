@@ -26,6 +26,7 @@ use crate::http::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
 use crate::ops::run::OpCaller;
 use crate::peer::Peer;
 use crate::records::fields::text;
+use crate::request_session::RequestSession;
 use crate::tasks;
 
 /// Least role that may read or replace the content of disks.
@@ -37,51 +38,35 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Pieces of an export that wait for the client.
 const PIECES: usize = 4;
 
-/// Session of a request.
+/// Session and task of a request.
 #[derive(Clone)]
 struct Access {
     ctx: Ctx,
-    /// Whether the session ends with the request.
-    is_temporary: bool,
+    request_session: RequestSession,
 }
 
 impl Access {
     /// Finds or begins the session of a request.
     ///
     /// # Errors
-    /// `SESSION_INVALID`, `SESSION_AUTHENTICATION_FAILED`, `RBAC_PERMISSION_DENIED`.
+    /// Those of [`RequestSession::open`].
     async fn open(
         app: &Arc<AppState>,
         disk_request: &DiskRequest,
         peer: &Peer,
         permission: &str,
     ) -> Result<Self, ApiError> {
-        let session = match &disk_request.credentials {
-            Some((user, password)) => {
-                let begun = app.sessions.login(app, user, password, peer, "").await?;
-                app.sessions.find(&app.db, begun.as_str())?
-            }
-            None => app.sessions.named(&app.db, &disk_request.session, peer)?,
-        };
-        let role = session.role;
+        let needs = (permission, LEAST_ROLE);
+        let request_session = RequestSession::open(app, &disk_request.session, peer, needs).await?;
         let method = resolve(METHOD).map(|(method, _)| method);
         let method = method.ok_or_else(|| codes::method_unknown(METHOD))?;
-        let is_temporary = disk_request.credentials.is_some();
-        let access = Self { ctx: Ctx::new(app, session, method), is_temporary };
-        if role >= LEAST_ROLE {
-            return Ok(access);
-        }
-        access.close();
-        let why = format!("role {role} may not do this; it needs role {LEAST_ROLE}");
-        Err(codes::permission_denied(permission, why))
+        let ctx = Ctx::new(app, request_session.session.clone(), method);
+        Ok(Self { ctx, request_session })
     }
 
     /// Ends a temporary session.
     fn close(&self) {
-        if self.is_temporary {
-            // It may have ended already.
-            let _ended = self.ctx.app.sessions.logout(&self.ctx.app, &self.ctx.session.reference);
-        }
+        self.request_session.close(&self.ctx.app);
     }
 
     /// Ends the task and the session of the request.
@@ -235,9 +220,9 @@ async fn carry_export(
             }
             piece.truncate(found);
             let former = std::mem::replace(&mut last, piece.into());
-            let gone = || codes::internal("the client has closed the connection");
+            // A client that goes away cancels its export.
             if !former.is_empty() && sender.send(Ok(former)).await.is_err() {
-                return Err(gone());
+                return Err(codes::task_cancelled(NULL_REF));
             }
             sent = sent.saturating_add(found as u64);
             meter.report(sent as f64 / total as f64);
@@ -245,7 +230,7 @@ async fn carry_export(
     };
     let outcome = tokio::select! {
         () = cancel.cancelled() => Err(codes::task_cancelled(NULL_REF)),
-        () = sender.closed() => Err(codes::internal("the client has closed the connection")),
+        () = sender.closed() => Err(codes::task_cancelled(NULL_REF)),
         outcome = all => outcome,
     };
     drop(export);

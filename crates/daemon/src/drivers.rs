@@ -9,7 +9,7 @@ use toolstack::cgroup::SliceTree;
 use toolstack::detached_process;
 use toolstack::helper_command::HelperCommand;
 use toolstack::hv::qemu::{self, QemuHypervisor};
-use toolstack::machines::{Drivers, Meminfo};
+use toolstack::machines::{Drivers, Meminfo, ProcStat};
 use toolstack::net::HostNet;
 use toolstack::ringway_io::{IoDatapaths, IoLaunch, IoSwitch};
 use toolstack::sim::{self, Sim};
@@ -77,6 +77,7 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
         switch: Arc::new(switch.context("cannot set up the switch of all networks")?),
         memory: Arc::new(Meminfo),
+        cpus: Some(Arc::new(ProcStat)),
         srs,
     })
 }

@@ -64,7 +64,12 @@ fn trace(state: &Path, run: &Path) -> Option<PathBuf> {
         return Some(copies);
     }
     let is_marked = |sr: &PathBuf| sr.join(SR_MARKER).exists();
-    children(&state.join(SRS)).find(is_marked).or_else(|| children(&run.join(MACHINES)).next())
+    children(&state.join(SRS)).find(is_marked).or_else(|| running(run))
+}
+
+/// Returns the directory of a VM that runs, or that ended while no daemon served.
+pub(crate) fn running(run: &Path) -> Option<PathBuf> {
+    children(&run.join(MACHINES)).next()
 }
 
 fn children(directory: &Path) -> impl Iterator<Item = PathBuf> {

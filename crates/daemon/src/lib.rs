@@ -104,6 +104,8 @@ pub mod persistence;
 pub mod random;
 pub mod reconcile;
 pub mod records;
+mod request_session;
+mod restore;
 pub mod service_manager;
 pub mod sessions;
 pub mod signals;

@@ -32,6 +32,9 @@ pub struct Metrics {
     /// Number of disks that wait because their storage is full.
     pub(crate) full_disks: Gauge,
     records: Family<Labels, Gauge>,
+    sr_total: Family<Labels, Gauge>,
+    sr_used: Family<Labels, Gauge>,
+    sr_warnings: Family<Labels, Gauge>,
 }
 
 impl Default for Metrics {
@@ -51,7 +54,25 @@ impl Default for Metrics {
         registry.register("full_disks", help, full_disks.clone());
         let records = Family::default();
         registry.register("records", "Records, by class", records.clone());
-        Self { registry, calls, took, sessions, pending, full_disks, records }
+        let [sr_total, sr_used, sr_warnings] = std::array::from_fn(|_| Family::default());
+        let help = "Size of a storage repository";
+        registry.register_with_unit("sr_size", help, Unit::Bytes, sr_total.clone());
+        let help = "Used space of a storage repository, by all its users";
+        registry.register_with_unit("sr_used", help, Unit::Bytes, sr_used.clone());
+        let help = "Whether little space is left in a storage repository";
+        registry.register("sr_space_warning", help, sr_warnings.clone());
+        Self {
+            registry,
+            calls,
+            took,
+            sessions,
+            pending,
+            full_disks,
+            records,
+            sr_total,
+            sr_used,
+            sr_warnings,
+        }
     }
 }
 
@@ -71,6 +92,19 @@ impl Metrics {
     pub(crate) fn records(&self, class: &'static str, count: usize) {
         let labels = vec![("class", class.to_owned())];
         self.records.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the total and used bytes of SRs, by UUID, and whether a warning holds.
+    pub(crate) fn srs(&self, srs: Vec<(String, [u64; 2], bool)>) {
+        // An SR may have gone.
+        [&self.sr_total, &self.sr_used, &self.sr_warnings].into_iter().for_each(Family::clear);
+        for (uuid, [total, used], is_low) in srs {
+            let labels = vec![("sr", uuid)];
+            let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.sr_total.get_or_create(&labels).set(gauge(total));
+            self.sr_used.get_or_create(&labels).set(gauge(used));
+            self.sr_warnings.get_or_create(&labels).set(i64::from(is_low));
+        }
     }
 
     /// Returns all metrics in OpenMetrics format.

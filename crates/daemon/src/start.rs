@@ -32,7 +32,7 @@ use crate::signals::Signals;
 use crate::slices::Slices;
 use crate::storage::{STORAGE_DEADLINE, Storage};
 use crate::xapi_socket::XapiSocketLink;
-use crate::{allowed_operations, copies, drivers, former_life, random, reconcile};
+use crate::{allowed_operations, copies, drivers, former_life, random, reconcile, restore};
 
 /// Mode of the state directory: access for its owner only.
 const STATE_MODE: u32 = 0o700;
@@ -58,7 +58,8 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
     let records = records_in(&settings.state);
-    let store = former_life::open(&settings.state, &settings.run, &records)?;
+    let mut store = former_life::open(&settings.state, &settings.run, &records)?;
+    restore::apply(&settings.state, &settings.run, &mut store)?;
     // Slices come first, so that the rest of the start does not compete with guests.
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
@@ -179,6 +180,7 @@ async fn house(
             queue_deadline: settings.queue,
             limits: settings.limits,
             calibrate: settings.calibrate,
+            state: settings.state.clone(),
             certificate: tls.certificate,
         },
     });

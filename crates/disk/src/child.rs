@@ -52,6 +52,11 @@ impl Child {
         self.is_used
     }
 
+    /// Fails requests that wait for their storage, because the queue drains.
+    pub(crate) fn fail_stalled(&mut self, context: &mut Context<'_>) {
+        self.channel.fail_stalled(context);
+    }
+
     /// Abandons the channel.
     pub fn abandon(&mut self) {
         self.channel.abandon();

@@ -116,7 +116,9 @@ pub use null::NullDisk;
 pub use overlay_counts::OverlayCounts;
 pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
-pub use request::{Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome};
+pub use request::{
+    CacheState, Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome,
+};
 pub use room_waits::RoomWaits;
 pub use small_blocks::SmallBlocks;
 pub use storage::{MetadataOp, Storage, StorageDisk, StorageError};
@@ -226,6 +228,11 @@ pub trait Disk: Debug + Send + Sync {
     /// Returns the counts of the write layer in memory, if the disk has one. Never waits.
     fn overlay_counts(&self) -> Option<OverlayCounts> {
         self.inner()?.overlay_counts()
+    }
+
+    /// Returns the state of the cache of a golden image below. `None` if there is none. Never waits.
+    fn cache_state(&self) -> Option<CacheState> {
+        self.inner()?.cache_state()
     }
 
     /// Returns the stored extents and the holes of a range, in order and without gaps. At most

@@ -87,6 +87,28 @@ impl LayerCounts {
     }
 }
 
+/// State of the cache of a golden image below a disk. All disks of the process on the image share it.
+/// Counts are since the process opened the image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheState {
+    /// Identity of the image.
+    pub identity: String,
+    /// Blocks that requests found in memory.
+    pub hits: u64,
+    /// Blocks that requests had to wait for.
+    pub misses: u64,
+    /// Blocks that came from the cache file.
+    pub loaded: u64,
+    /// Blocks that came from the source.
+    pub fetched: u64,
+    /// Bytes that came from the source.
+    pub fetched_bytes: u64,
+    /// Blocks that left the memory.
+    pub evicted: u64,
+    /// Reason why requests wait for the source, if they do.
+    pub problem: Option<String>,
+}
+
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {

@@ -29,6 +29,8 @@ pub struct ImageWriter<F> {
     layout: Layout,
     /// Whether the image lies over another one, which zeroes must hide.
     has_below: bool,
+    /// Whether such zeroes are stored, because the format cannot say that a part is zero.
+    stores_zeroes: bool,
     references: Vec<(u64, Word)>,
 }
 
@@ -53,23 +55,26 @@ impl<F: ImageFile + Clone> ImageWriter<Qcow2Format<F>> {
 }
 
 impl<F: ImageFile + Clone> ImageWriter<VhdFormat<F>> {
-    /// Creates a dynamic VHD in an empty file.
+    /// Creates a dynamic or differencing VHD in an empty file. What is not written is zero, or as in
+    /// the parent if there is one.
     ///
     /// # Errors
     /// As [`vhd::create`].
-    pub async fn create_vhd(file: F, size: u64) -> Result<Self, ImageError> {
-        vhd::create(&file, &vhd::CreateOptions::dynamic(size)).await?;
-        let mut format = VhdFormat::open(file, vhd::OpenOptions::new(size)).await?;
+    pub async fn create_vhd(file: F, options: &vhd::CreateOptions) -> Result<Self, ImageError> {
+        vhd::create(&file, options).await?;
+        let has_below = options.parent.is_some();
+        let open = vhd::OpenOptions { has_below, ..vhd::OpenOptions::new(options.size) };
+        let mut format = VhdFormat::open(file, open).await?;
         format.set_growth(GROWTH_BYTES);
         format.take_over(&[]).await?;
-        Ok(Self::new(format))
+        Ok(Self { has_below, stores_zeroes: true, ..Self::new(format) })
     }
 }
 
 impl<F: Format> ImageWriter<F> {
     fn new(format: F) -> Self {
         let layout = format.layout();
-        Self { format, layout, has_below: false, references: Vec::new() }
+        Self { format, layout, has_below: false, stores_zeroes: false, references: Vec::new() }
     }
 
     /// Returns the size of a cluster in bytes.
@@ -126,7 +131,8 @@ impl<F: Format> ImageWriter<F> {
         units: &[Presence],
     ) -> Result<(), ImageError> {
         let has = |one: Presence| units.contains(&one);
-        let is_mixed = self.has_below && has(Presence::Below) && has(Presence::Zero);
+        let hides = self.has_below && has(Presence::Zero);
+        let is_mixed = hides && (self.stores_zeroes || has(Presence::Below));
         let is_stored = |unit: &Presence| match unit {
             Presence::Data => true,
             Presence::Zero => is_mixed,
@@ -144,7 +150,7 @@ impl<F: Format> ImageWriter<F> {
         }
         // Without extended entries, a cluster is stored as a whole: new ones are zero.
         let mask = if self.format.has_blocks() { mask } else { self.layout.full_mask() };
-        let is_over = self.has_below && has(Presence::Below);
+        let is_over = self.has_below && (self.stores_zeroes || has(Presence::Below));
         let base = if is_over { Base::Below } else { Base::Zero };
         self.format.reserve(granule).await?;
         let place = self.format.allocate(granule).await?;

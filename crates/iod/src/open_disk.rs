@@ -38,6 +38,8 @@ pub struct Opened {
     pub files: Vec<TreeFile>,
     /// The disk on the storages of its files.
     pub(crate) storage_disks: Arc<StorageDisks>,
+    /// Identity of the golden image of the tree, if there is one. A successor must find the same.
+    pub golden_identity: Option<String>,
     /// Images below the top.
     pub images: Vec<LowerImage>,
     /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files

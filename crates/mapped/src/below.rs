@@ -96,6 +96,12 @@ impl Below {
         }
     }
 
+    /// Fails requests of the layer below that wait, because the queue drains: the source of a golden
+    /// image may be gone. Files below never wait for space.
+    pub(crate) fn fail_stalled(&mut self, context: &mut Context<'_>) {
+        self.layer.fail_stalled(context);
+    }
+
     /// Abandons all channels.
     pub(crate) fn abandon(&mut self) {
         self.layer.abandon();

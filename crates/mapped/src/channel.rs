@@ -288,8 +288,9 @@ impl Channel for MappedChannel {
         self.count_waiting()
     }
 
-    fn fail_stalled(&mut self, _: &mut Context<'_>) {
+    fn fail_stalled(&mut self, context: &mut Context<'_>) {
         self.is_draining = true;
+        self.below.iter_mut().for_each(|below| below.fail_stalled(context));
         self.fail_waiting();
     }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::disk::{Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, Layer, LayerCounts};
+use ::disk::{
+    CacheState, Channel, Disk, DiskError, Extent, FileDisk, Geometry, IoError, Layer, LayerCounts,
+};
 use image::ImageError;
 use image::channel::{MapChannel, MapReader};
 use image::format::Backing;
@@ -378,6 +380,10 @@ impl Disk for MappedDisk {
 
     fn stalled(&self) -> u64 {
         self.file.stalled()
+    }
+
+    fn cache_state(&self) -> Option<CacheState> {
+        self.below.as_ref()?.cache_state()
     }
 
     fn layer_counts(&self) -> Option<LayerCounts> {

@@ -17,7 +17,7 @@ pub const DEFAULT_IMAGE_DEADLINE_S: u32 = 30;
 
 /// Format of an image. It is always stated, never guessed: a guest could write the header of
 /// another format into a raw image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
     /// The bytes of the disk.
@@ -35,6 +35,15 @@ impl ImageFormat {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
             Self::Vhd => "vhd",
+        }
+    }
+
+    /// Returns the format of a new layer over an image of this format. A VHD lies over VHDs, so that
+    /// programs which know only these read the whole chain.
+    pub fn of_layer(self) -> Self {
+        match self {
+            Self::Vhd => Self::Vhd,
+            Self::Raw | Self::Qcow2 => Self::Qcow2,
         }
     }
 
@@ -152,7 +161,7 @@ pub struct ImageConvert {
     /// Its format.
     pub format: ImageFormat,
     /// Number of images of `source`, from the top down, that the new image replaces: at least 1. It
-    /// lies over the next image of `source` if there is one, and is qcow2 then. When absent, it has
+    /// lies over the next image of `source` if there is one, and is qcow2 or VHD then. When absent, it has
     /// the whole disk and no backing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<u32>,

@@ -67,6 +67,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod admission;
+pub mod boot_pace;
 pub mod calibration;
 pub mod caps;
 pub mod coalesce;

@@ -1,4 +1,4 @@
-//! NBD server over a [`disk::Disk`].
+//! NBD server over a [`disk::Disk`], and a blocking client that reads ([`NbdClient`]).
 //!
 //! # Words
 //! - [`NbdServer`]: one disk offered under one name to any number of clients. The caller accepts
@@ -56,6 +56,7 @@
 
 mod buffers;
 mod busy_poll;
+mod client;
 mod command;
 mod connection;
 mod extents;
@@ -66,6 +67,7 @@ mod stats;
 mod wire;
 
 pub use buffers::MEMORY_MAX;
+pub use client::{ClientError, NbdClient};
 pub use connection::HANDSHAKE_DEADLINE;
 pub use server::{AcceptError, NbdServer, Options};
 pub use stats::Counts;

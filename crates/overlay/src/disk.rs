@@ -253,6 +253,10 @@ impl Disk for OverlayDisk {
         self.base.layer_counts()
     }
 
+    fn cache_state(&self) -> Option<::disk::CacheState> {
+        self.base.cache_state()
+    }
+
     fn overlay_counts(&self) -> Option<OverlayCounts> {
         let shared = &self.shared;
         let counters = &shared.counters;

@@ -25,6 +25,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
     ("mapped", &["memory", "reactor", "disk", "image"]),
     ("overlay", &["memory", "reactor", "disk", "image"]),
     ("calibrate", &["memory", "reactor", "disk", "model", "share"]),
+    ("golden", &["memory", "reactor", "disk", "model", "nbd"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),
@@ -46,6 +47,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
             "image",
             "mapped",
             "calibrate",
+            "golden",
             "share",
             "model",
             "service-manager",
@@ -79,6 +81,7 @@ const DATA_PLANE: [&str; 16] = [
     "mapped",
     "overlay",
     "calibrate",
+    "golden",
     "vhost-user",
     "iod",
 ];

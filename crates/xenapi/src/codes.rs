@@ -50,6 +50,8 @@ codes! {
     UUID_INVALID uuid_invalid(class, uuid);
     /// The map has this key already. Remove it before you add it.
     MAP_DUPLICATE_KEY map_duplicate_key(class, field, uuid, key);
+    /// Another object of this class has this value, which must be unique.
+    DB_UNIQUENESS_CONSTRAINT_VIOLATION db_uniqueness(class, field, value);
     /// Something in the server is broken. This is a mistake in the server, not in the call.
     INTERNAL_ERROR internal(message);
     /// The file system that holds this is full.
@@ -152,7 +154,8 @@ codes! {
     VDI_IN_USE vdi_in_use(vdi, operation);
     /// The disk cannot be written to.
     VDI_READONLY vdi_read_only(vdi);
-    /// The disk is not where it was.
+    /// The disk is not where it was. Eject a CD that is gone; bring another image back, then scan the
+    /// storage.
     VDI_MISSING vdi_missing(sr, vdi);
     /// A disk of this type cannot be used for this.
     VDI_INCOMPATIBLE_TYPE vdi_incompatible_type(vdi, vdi_type);

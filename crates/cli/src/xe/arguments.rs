@@ -21,6 +21,8 @@ pub(crate) struct Arguments {
     pub(crate) minimal: bool,
     /// Words of a command to complete; they are not parameters.
     pub(crate) words: Vec<String>,
+    /// First typed word that is no parameter.
+    pub(crate) stray: Option<String>,
 }
 
 /// Options that take a value.
@@ -58,6 +60,7 @@ impl Arguments {
             return Ok(read);
         }
         read.command = words.next().ok_or(XeError::Usage)?;
+        read.stray = words.clone().find(|word| !word.contains('=') && !word.starts_with('-'));
         let words = words.chain(extra).chain(file);
         if read.command.contains('=') {
             return Err(XeError::syntax("the name of the command is missing"));
@@ -169,6 +172,7 @@ mod tests {
         let expected =
             [("vm", "a"), ("force", "true"), ("on", "h"), ("other-config:k", "a=b"), ("word", "")];
         assert_eq!(pairs(&read), expected);
+        assert_eq!(read.stray.as_deref(), Some("word"));
         assert!(!read.minimal && read.plain.is_none());
         assert!(read_with("", "", "vm-list --minimal").unwrap().minimal);
         assert!(read_with("", "", "vm-list minimal=true").unwrap().minimal);

@@ -52,6 +52,16 @@ impl XeError {
         Self::Typed(format!("Required parameter not found: {param}"))
     }
 
+    /// Adds the parameter that was given, perhaps instead of the one that is missing.
+    pub(crate) fn beside(self, given: Option<&str>) -> Self {
+        match (self, given) {
+            (Self::Typed(what), Some(given)) => {
+                Self::Typed(format!("{what}, and '{given}' is none of this command"))
+            }
+            (other, _) => other,
+        }
+    }
+
     pub(crate) fn syntax(why: &str) -> Self {
         Self::Typed(format!("Syntax error: {why}"))
     }

@@ -42,6 +42,7 @@ mod parse;
 mod printer;
 mod selector;
 mod shell;
+mod together_progress;
 mod unknown;
 mod values;
 mod xe;
@@ -96,8 +97,13 @@ fn execute(arguments: &Arguments) -> Result<Printed, XeError> {
         "man" => return Ok(manual::page()),
         name => commands::find(name).ok_or_else(|| XeError::unknown(name))?,
     };
+    if let Some(word) = &arguments.stray {
+        // The rest of a value with blanks, for example a size or a name, must not get lost.
+        let why = "a parameter is name=value; put quotes around a value with blanks";
+        return Err(XeError::syntax(&format!("what is '{word}'? {why}")));
+    }
     for name in command.required() {
-        params.required(name)?;
+        params.required(name).map_err(|missing| missing.beside(command.unknown(params)))?;
     }
     let mut xe = XeSession::new(connect::login(arguments)?);
     let done = match command {

@@ -10,6 +10,7 @@ use crate::columns::{self, Column};
 use crate::error::XeError;
 use crate::filter::Filter;
 use crate::params::Params;
+use crate::together_progress::TogetherProgress;
 use crate::xe::XeSession;
 
 /// Maximum number of concurrent operations. A server remembers twice as many ended tasks, so it
@@ -169,8 +170,11 @@ pub(crate) fn together(
     mut begin: impl FnMut(&mut XeSession, &Selected) -> Result<PendingCall, XeError>,
 ) -> Result<Vec<Value>, XeError> {
     let (mut pending_call, mut ended) = (VecDeque::new(), Vec::new());
-    let end = |xe: &mut XeSession, pending_call: Result<PendingCall, XeError>| {
-        pending_call.and_then(|pending_call| xe.end(pending_call))
+    let mut progress = TogetherProgress::begin(all.len());
+    let mut end = |xe: &mut XeSession, pending_call: Result<PendingCall, XeError>| {
+        let ended = pending_call.and_then(|pending_call| xe.end(pending_call));
+        progress.count();
+        ended
     };
     for one in &all {
         if pending_call.len() == BEGUN_MAX {
@@ -179,6 +183,7 @@ pub(crate) fn together(
         pending_call.push_back(begin(xe, one));
     }
     ended.extend(pending_call.into_iter().map(|rest| end(xe, rest)));
+    drop(progress);
     gather(xe, &all, ended)
 }
 

@@ -93,11 +93,16 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
     let (web, twin, other) = (machine("web"), machine("twin"), machine("twin"));
     let storage = xe(&["pool-list", "params=default-SR", "--minimal"]);
     // The template has brought the first disk.
-    let first = xe(&["vbd-list", &format!("vm-uuid={web}"), "params=uuid", "--minimal"]);
+    let first =
+        xe(&["vbd-list", &format!("vm-uuid={web}"), "type=Disk", "params=uuid", "--minimal"]);
     let sr = format!("sr-uuid={storage}");
     let disk = xe(&["vdi-create", &sr, "name-label=disk", "virtual-size=16MiB"]);
     let words = [format!("vm-uuid={web}"), format!("vdi-uuid={disk}")];
     let second = xe(&["vbd-create", &words[0], &words[1], "device=1"]);
+    // No `ringway-io` serves a CD.
+    let disc = xe(&["vdi-create", &sr, "name-label=disc", "virtual-size=16MiB"]);
+    let drive = xe(&["vbd-list", &words[0], "type=CD", "--minimal"]);
+    xe(&["vbd-insert", &format!("uuid={drive}"), &format!("vdi-uuid={disc}")]);
     let io = Served::start_at(control(&run, "0123abcd"));
 
     let text = error(&run, &["why", "vm=web"]);

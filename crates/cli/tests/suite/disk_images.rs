@@ -2,6 +2,7 @@
 //! as the other side.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
@@ -35,10 +36,25 @@ impl Storage {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    fn disk(&self) -> String {
-        let size = format!("virtual-size={GIB}");
-        let made = self.xe(&["vdi-create", &self.sr, "name-label=d", &size]);
+    /// Creates a disk whose image has this format.
+    fn disk_of(&self, format: &str) -> String {
+        let (size, format) = (format!("virtual-size={GIB}"), format!("sm-config:type={format}"));
+        let made = self.xe(&["vdi-create", &self.sr, "name-label=d", &size, &format]);
         format!("uuid={made}")
+    }
+
+    /// Returns the extensions of the images of the storage repository, and the number of each.
+    fn images(&self) -> BTreeMap<String, usize> {
+        let folder = self.daemon.dir().join("state/sr").join(self.sr.replace("sr-uuid=", ""));
+        let names = folder.read_dir().unwrap();
+        let names = names.map(|one| one.unwrap().file_name().into_string().unwrap());
+        let mut found = BTreeMap::new();
+        for name in names.filter(|name| !name.starts_with('.')) {
+            let extension = name.split_once('.').unwrap().1.to_owned();
+            *found.entry(extension).or_default() += usize::from(!name.ends_with(".vdi"));
+        }
+        found.retain(|_, count| *count > 0);
+        found
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -81,8 +97,19 @@ impl Storage {
 
 #[test]
 fn a_sparse_disk_moves_in_files_of_every_format() {
+    sparse_disks_move("raw");
+}
+
+#[test]
+fn a_sparse_disk_in_a_vhd_moves_in_files_of_every_format() {
+    let storage = sparse_disks_move("vhd");
+    assert_eq!(storage.images().keys().collect::<Vec<_>>(), ["vhd"]);
+}
+
+/// Moves disks whose images have this format.
+fn sparse_disks_move(format: &str) -> Storage {
     let storage = Storage::new();
-    let (disk, other) = (storage.disk(), storage.disk());
+    let (disk, other) = (storage.disk_of(format), storage.disk_of(format));
     let parts: [(u64, &[u8]); 3] =
         [(0, &[1; 4096]), (700 << 20, &[2; 100_000]), (GIB - 512, &[3; 512])];
     storage.raw("a", &parts);
@@ -113,6 +140,48 @@ fn a_sparse_disk_moves_in_files_of_every_format() {
     storage.qemu_img("compare -f raw -F qcow2 b z.qcow2");
     let error = storage.fails(&["vdi-import", &format!("uuid={snapshot}"), &storage.file("x.vhd")]);
     assert!(error.contains("The image is not one") || error.contains("written to"), "{error}");
+    storage
+}
+
+/// A disk in a VHD has what other disks have: clones, growth, resets and merges, all in VHDs.
+#[test]
+fn a_disk_in_a_vhd_is_cloned_grows_and_is_reset() {
+    let storage = Storage::new();
+    let disk = storage.disk_of("vhd");
+    storage.raw("a", &[(0, &[1; 4096]), (GIB - 512, &[3; 512])]);
+    storage.import(&disk, "a", &[]);
+    let snapshot = storage.xe(&["vdi-snapshot", &disk]);
+    let clone = format!("uuid={}", storage.xe(&["vdi-clone", &format!("uuid={snapshot}")]));
+    let config = |of: &str| storage.xe(&["vdi-param-get", of, "param-name=sm-config"]);
+    assert!(config(&clone).contains("type: vhd"));
+    let copy = format!("uuid={}", storage.xe(&["vdi-copy", &clone, &storage.sr]));
+    assert_eq!(config(&copy), "");
+    storage.xe(&["vdi-resize", &clone, "disk-size=2GiB"]);
+    storage.xe(&["vdi-param-set", &clone, "on-boot=reset"]);
+    storage.xe(&["vdi-param-set", &clone, "on-boot=persist"]);
+    storage.export(&clone, "c.vhd", &["format=vhd"]);
+    storage.qemu_img("convert -f raw -O raw a b");
+    storage.qemu_img("resize -q -f raw b 2G");
+    storage.qemu_img("compare -f raw -F vpc b c.vhd");
+    for disk in [&disk, &copy] {
+        storage.export(disk, "d.vhd", &["format=vhd"]);
+        storage.qemu_img("compare -f raw -F vpc a d.vhd");
+    }
+    storage.xe(&["sr-scan", &storage.sr.replace("sr-", "")]);
+    assert_eq!(storage.images().keys().collect::<Vec<_>>(), ["raw", "vhd"]);
+    for disk in [disk, clone, copy, format!("uuid={snapshot}")] {
+        storage.xe(&["vdi-destroy", &disk]);
+    }
+    assert_eq!(storage.images(), BTreeMap::new());
+    // What cannot be is refused, and leaves nothing.
+    let create = |size: &str, format: &str| {
+        storage.fails(&["vdi-create", &storage.sr, "name-label=d", size, format])
+    };
+    let error = create("virtual-size=3TiB", "sm-config:type=vhd");
+    assert!(error.contains("2,040 GiB") && error.contains("qcow2"), "{error}");
+    let error = create("virtual-size=1GiB", "sm-config:type=vmdk");
+    assert!(error.contains("is not raw, qcow2 or vhd"), "{error}");
+    assert_eq!(storage.images(), BTreeMap::new());
 }
 
 #[test]

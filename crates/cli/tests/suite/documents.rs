@@ -123,6 +123,24 @@ impl Place {
     }
 }
 
+/// Returns whether a shell runs a part of a command in the background.
+fn has_background(command: &str) -> bool {
+    let others = ["&&", ">&", "<&", "&>"].iter();
+    let left = others.fold(command.to_owned(), |left, operator| left.replace(operator, " "));
+    // Quoted text is no operator.
+    left.split(['\'', '"']).step_by(2).any(|part| part.contains('&'))
+}
+
+#[test]
+fn background_commands_are_recognized() {
+    for command in ["a&", "a & b", "(a &)", "a &b", "a&& b &"] {
+        assert!(has_background(command), "{command}");
+    }
+    for command in ["a && b", "a 2>&1", "a &>b", "a 'x & y'", "a <&3", "a"] {
+        assert!(!has_background(command), "{command}");
+    }
+}
+
 /// Checks that each `--option` of a Ringway command is in its help.
 fn check_options(command: &str) {
     let words: Vec<_> = command.split_whitespace().collect();
@@ -162,6 +180,12 @@ fn commands_of_ours_run_as_they_are_written() {
                 check_options(command.split(" >").next().unwrap().trim_end_matches(" &"));
                 run += 1;
             }
+            let waits_for_all = command.strip_suffix(" &").unwrap_or(command);
+            assert!(
+                !has_background(waits_for_all),
+                "{name}: `{command}` starts something in the background, which only a line that \
+                 ends with ` &` may: the test would wait for its end"
+            );
             match command.strip_suffix(" &") {
                 _ if LONG.iter().any(|long| command.starts_with(long)) => {}
                 Some(command) => place.start(command),

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use xenapi::table::{FieldIx, vm};
+use xenapi::table::{FieldIx, vbd, vm};
 use xenapi::{ApiError, Value};
 
 use super::{number, pairs, path};
+use crate::calls::vbd::create::supported_algorithms;
 use crate::db::{Object, Ref, Tx};
 use crate::records::fields;
 
@@ -29,6 +30,9 @@ const GUEST_ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check mitigation
                           cryptomgr.notests tsc=reliable nokaslr \
                           initcall_blacklist=crypto_kdf108_init,init_kprobe_trace";
 
+/// Device of the CD drive of a VM from installation media. XenServer's documents use this one.
+const CD_DEVICE: &str = "3";
+
 type Given = Vec<(FieldIx, Value)>;
 
 /// Keys of `platform` of each default template. Clients read back what they could have set: there is
@@ -44,7 +48,8 @@ const PLATFORM: [(&str, &str); 5] = [
 const FIRMWARE: (&str, &str) = ("firmware", "bios");
 
 pub(super) fn make(tx: &mut Tx<'_>, boot: &[PathBuf]) -> Result<(), ApiError> {
-    tx.create(&vm::CLASS, media())?;
+    let media = tx.create(&vm::CLASS, media())?;
+    tx.create(&vbd::CLASS, empty_drive(&media))?;
     tx.create(&vm::CLASS, guest(&guest_directory(boot)))?;
     Ok(())
 }
@@ -91,6 +96,18 @@ fn media() -> Given {
         ),
     ]);
     fields
+}
+
+fn empty_drive(vm: &Ref) -> Given {
+    vec![
+        (vbd::Field::VM.into(), vm.value()),
+        (vbd::Field::userdevice.into(), Value::text(CD_DEVICE)),
+        (vbd::Field::r#type.into(), Value::text("CD")),
+        (vbd::Field::mode.into(), Value::text("RO")),
+        (vbd::Field::empty.into(), Value::Bool(true)),
+        (vbd::Field::unpluggable.into(), Value::Bool(true)),
+        (vbd::Field::qos_supported_algorithms.into(), supported_algorithms()),
+    ]
 }
 
 fn guest(directory: &Path) -> Given {

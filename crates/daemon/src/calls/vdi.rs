@@ -71,10 +71,12 @@ fn anytime(_: &Ctx, _: &mut crate::db::Tx<'_>, _: &Ref) -> Result<(), ApiError> 
     Ok(())
 }
 
-/// Checks that no VM uses the VDI, because these settings apply from the attach on.
+/// Checks that no VM uses the VDI, because these settings apply from the attach on, and that no import
+/// or copy gives it new content.
 fn at_rest(_: &Ctx, tx: &mut crate::db::Tx<'_>, disk: &Ref) -> Result<(), ApiError> {
     let facts = facts::vdi(&tx.view(), disk)?;
-    if facts.users.iter().any(|user| user.attached) {
+    let is_written = facts.current.contains(&VdiOp::Update);
+    if is_written || facts.users.iter().any(|user| user.attached) {
         return Err(codes::vdi_in_use(disk.as_str(), "update"));
     }
     Ok(())

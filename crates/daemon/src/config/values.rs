@@ -22,6 +22,7 @@ pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<StepLimi
         host: written.worker_pool_size.unwrap_or(usual.host),
         machine: written.machine.unwrap_or(usual.machine),
         sr: written.sr.unwrap_or(usual.sr),
+        boots: written.boots.unwrap_or(usual.boots),
         stuck: written.stuck_ms.map_or(usual.stuck, Duration::from_millis),
         ..usual
     };

@@ -50,6 +50,7 @@ pub(super) struct WrittenLimits {
     pub(super) machine: Option<u16>,
     pub(super) sr: Option<u16>,
     pub(super) stuck_ms: Option<u64>,
+    pub(super) boots: Option<u16>,
     pub(super) attach_deadline_s: Option<u64>,
     pub(super) queue_deadline_s: Option<u64>,
 }

@@ -52,9 +52,9 @@ impl<'a> Tx<'a> {
     /// Creates an object. Fields that are not given have the defaults of the class, and a new UUID.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if the given UUID is invalid. `INTERNAL_ERROR` if a value does not fit its
-    /// field, a field belongs to another class, or another object of the class has the UUID.
-    /// `VALUE_NOT_SUPPORTED` if a requested change makes the record too large.
+    /// `INVALID_VALUE` if the given UUID is invalid, `DB_UNIQUENESS_CONSTRAINT_VIOLATION` if another
+    /// object has it. `INTERNAL_ERROR` if a value does not fit its field, or a field belongs to
+    /// another class. `VALUE_NOT_SUPPORTED` if a requested change makes the record too large.
     pub fn create(
         &mut self,
         class: &'static Class,
@@ -252,7 +252,7 @@ impl<'a> Tx<'a> {
             return Err(codes::invalid_value("uuid", uuid));
         }
         match self.view().by_uuid(class, uuid) {
-            Ok(_) => Err(codes::internal(format!("{} has an object {uuid} already", class.name))),
+            Ok(_) => Err(codes::db_uniqueness(class.name, "uuid", uuid)),
             Err(_) => Ok(()),
         }
     }

@@ -62,9 +62,10 @@ fn on(view: &View<'_>, verb: StepAction) -> On {
         StepAction::VifCreate(vif) | StepAction::VifPlug(vif) => coming(nic(&vif)),
         StepAction::VifUnplug(vif) | StepAction::VifDestroy(vif) => going(nic(&vif)),
         StepAction::DomainAsk(_) | StepAction::DomainAwaitEnd => On::Guest,
-        StepAction::TakeMemory(_) | StepAction::DomainCreate(_) | StepAction::DomainRun => {
-            On::Domain
-        }
+        StepAction::TakeMemory(_)
+        | StepAction::TakeBootPlace
+        | StepAction::DomainCreate(_)
+        | StepAction::DomainRun => On::Domain,
         StepAction::DomainPause
         | StepAction::DomainKill
         | StepAction::DomainForget
@@ -148,6 +149,9 @@ fn hypervisor(on: &On, error: &HvError, about: &About) -> ApiError {
         (HvError::Refused { .. }, On::Going(class, device)) => {
             codes::device_detach_rejected(*class, device.as_str(), error_chain(error))
         }
+        // The guest, or QEMU, does not do this now.
+        (HvError::Refused { .. }, _) => codes::operation_not_allowed(error_chain(error)),
+        (HvError::Absent, _) => codes::bad_power_state(vm, "running", "halted"),
         _ => codes::internal(error_chain(error)),
     }
 }

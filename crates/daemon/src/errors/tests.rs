@@ -254,7 +254,12 @@ fn steps_of_domains() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
         (
             StepAction::DomainPause,
             StepError::Hv(HvError::Absent),
-            vec!["INTERNAL_ERROR", "the machine has no domain"],
+            vec!["VM_BAD_POWER_STATE", "vm", "running", "halted"],
+        ),
+        (
+            StepAction::DomainAwaitEnd,
+            StepError::Hv(HvError::Refused { what: "asking".into(), why: "not yet".into() }),
+            vec!["OPERATION_NOT_ALLOWED", "asking: not yet"],
         ),
     ]
 }

@@ -61,13 +61,33 @@ impl Direction {
     }
 }
 
-/// Requested export or import.
+/// Session of a request that is not a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DiskRequest {
+pub struct SessionRequest {
     /// Session from a cookie or the query. Empty: the session of the connection, if it has one.
     pub session: String,
     /// Name and password of a user, for a session that ends with the request.
     pub credentials: Option<(String, String)>,
+}
+
+impl SessionRequest {
+    /// Completes the session that the query names by the headers. `None` if the cookie is no word.
+    pub(super) fn with_headers(mut self, headers: &HeaderMap) -> Option<Self> {
+        if self.session.is_empty() {
+            self.session = session_of(headers)?.unwrap_or_default();
+        }
+        if self.session.is_empty() {
+            self.credentials = credentials(headers);
+        }
+        Some(self)
+    }
+}
+
+/// Requested export or import.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskRequest {
+    /// Session of the request.
+    pub session: SessionRequest,
     /// Reference of the task that shows the progress.
     pub task: Option<String>,
     /// Reference or UUID of the VDI.
@@ -125,6 +145,12 @@ pub enum BodyCut {
 }
 
 impl ImportBody {
+    pub(super) fn new(body: Incoming, headers: &HeaderMap) -> Self {
+        let length = headers.get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        Self { body, first: None, expects: headers.contains_key(header::EXPECT), length }
+    }
+
     /// Returns the announced length in bytes. `None` if the client does not know it.
     pub fn length(&self) -> Option<u64> {
         self.length
@@ -196,10 +222,7 @@ pub(super) async fn answer(
             Err(error) => refused(&error),
         },
         Direction::Import => {
-            let length = head.headers.get(header::CONTENT_LENGTH);
-            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-            let expects = head.headers.contains_key(header::EXPECT);
-            let import_body = ImportBody { body, first: None, expects, length };
+            let import_body = ImportBody::new(body, &head.headers);
             match api_handler.import(disk_request, import_body, peer).await {
                 Ok(ImportAnswer::Done(task)) => {
                     let body = text(StatusCode::OK, "text/plain", String::new());
@@ -234,7 +257,7 @@ fn with_task(mut response: Response<ResponseBody>, task: &str) -> Response<Respo
 }
 
 /// Answers with an error: its code and its parameters are the body.
-fn refused(error: &ApiError) -> Response<ResponseBody> {
+pub(super) fn refused(error: &ApiError) -> Response<ResponseBody> {
     let status = status_of(&error.code);
     let mut response = last(text(status, "text/plain", format!("{error}\n")));
     if status == StatusCode::UNAUTHORIZED {
@@ -253,9 +276,11 @@ fn status_of(code: &str) -> StatusCode {
         "INVALID_VALUE" | "VALUE_NOT_SUPPORTED" | "IMPORT_ERROR" | "VDI_TOO_LARGE" => {
             StatusCode::BAD_REQUEST
         }
-        "VDI_IN_USE" | "VDI_READONLY" | "OTHER_OPERATION_IN_PROGRESS" | "OPERATION_NOT_ALLOWED" => {
-            StatusCode::CONFLICT
-        }
+        "VDI_IN_USE"
+        | "VDI_READONLY"
+        | "OTHER_OPERATION_IN_PROGRESS"
+        | "OPERATION_NOT_ALLOWED"
+        | "RESTORE_INCOMPATIBLE_VERSION" => StatusCode::CONFLICT,
         "TOO_MANY_PENDING_TASKS" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -267,7 +292,7 @@ fn wanted(query: &str, headers: &HeaderMap) -> Option<DiskRequest> {
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match name {
-            "session_id" => disk_request.session = word(value)?,
+            "session_id" => disk_request.session.session = word(value)?,
             "task_id" => disk_request.task = Some(word(value)?),
             "vdi" => disk_request.vdi = Some(word(value)?),
             "base" => disk_request.base = Some(word(value)?),
@@ -276,12 +301,7 @@ fn wanted(query: &str, headers: &HeaderMap) -> Option<DiskRequest> {
             _ => {}
         }
     }
-    if disk_request.session.is_empty() {
-        disk_request.session = session_of(headers)?.unwrap_or_default();
-    }
-    if disk_request.session.is_empty() {
-        disk_request.credentials = credentials(headers);
-    }
+    disk_request.session = disk_request.session.with_headers(headers)?;
     Some(disk_request)
 }
 
@@ -311,8 +331,7 @@ mod tests {
         let own = |text: &str| Some(text.to_owned());
         let found = of("session_id=OpaqueRef%3Aa&vdi=b-c&format=vhd&base=d&task_id=e&chunked", &[]);
         let expected = DiskRequest {
-            session: "OpaqueRef:a".to_owned(),
-            credentials: None,
+            session: SessionRequest { session: "OpaqueRef:a".to_owned(), credentials: None },
             task: own("e"),
             vdi: own("b-c"),
             base: own("d"),
@@ -320,12 +339,15 @@ mod tests {
             chunked: true,
         };
         assert_eq!(found, Some(expected));
-        let cookie = of("vdi=a", &[(header::COOKIE, "x=y; session_id=OpaqueRef:c")]).unwrap();
+        let cookie = of("vdi=a", &[(header::COOKIE, "x=y; session_id=OpaqueRef:c")]);
+        let cookie = cookie.unwrap().session;
         assert_eq!((cookie.session.as_str(), cookie.credentials), ("OpaqueRef:c", None));
-        let basic = of("vdi=a", &[(header::AUTHORIZATION, "Basic cm9vdDphOmI=")]).unwrap();
+        let basic = of("vdi=a", &[(header::AUTHORIZATION, "Basic cm9vdDphOmI=")]);
+        let basic = basic.unwrap().session;
         assert_eq!(basic.credentials, Some(("root".to_owned(), "a:b".to_owned())));
         for odd in ["Basic !", "Basic cm9vdA==", "Bearer cm9vdDph", "Basic"] {
-            assert_eq!(of("vdi=a", &[(header::AUTHORIZATION, odd)]).unwrap().credentials, None);
+            let session = of("vdi=a", &[(header::AUTHORIZATION, odd)]).unwrap().session;
+            assert_eq!(session.credentials, None);
         }
         for query in ["vdi=../etc", "format=a%00", "base=a b"] {
             assert_eq!(of(query, &[]), None, "{query}");

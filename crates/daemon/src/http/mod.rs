@@ -21,6 +21,7 @@
 mod certificate;
 mod connection;
 mod console;
+mod database;
 mod disks;
 mod limits;
 mod listener;
@@ -47,7 +48,8 @@ use crate::sessions::ConnectionSession;
 
 pub use certificate::{TlsError, TlsIdentity, tls_identity};
 pub use console::{ConsoleError, ConsoleLine, ConsoleRequest};
-pub use disks::{BodyCut, DiskRequest, ExportBody, ImportAnswer, ImportBody};
+pub use database::RestoreRequest;
+pub use disks::{BodyCut, DiskRequest, ExportBody, ImportAnswer, ImportBody, SessionRequest};
 pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
@@ -78,6 +80,13 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
         import_body: ImportBody,
         peer: Peer,
     ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>>;
+    /// Checks a database, and makes it the one of the next start.
+    fn restore(
+        &self,
+        restore_request: RestoreRequest,
+        body: ImportBody,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<(), ApiError>>;
     /// Returns the metrics in OpenMetrics format.
     fn metrics(&self) -> String;
 }

@@ -9,6 +9,7 @@ use xenapi::envelope::Encoding;
 
 use super::connection::{Caller, ServerContext};
 use super::console;
+use super::database;
 use super::disks::{self, Direction};
 use super::response::{ResponseBody, last, text};
 use super::rpc::{rpc, waste};
@@ -59,6 +60,12 @@ pub(super) async fn answer(
         }
         (_, None) if path == console::PATH => {
             Ok(refused(request, other_method("CONNECT, GET")).await)
+        }
+        (method, None) if path == database::PATH && method.as_str() == database::METHOD => {
+            Ok(database::restore(request, caller, &*api_handler).await)
+        }
+        (_, None) if path == database::PATH => {
+            Ok(refused(request, other_method(database::METHOD)).await)
         }
         (method, None) => match Direction::of_path(path) {
             Some(direction) if direction.method() == method.as_str() => {

@@ -33,7 +33,10 @@ fn follow(ctx: &Ctx, device: &Ref) {
     let (app, device) = (ctx.app.clone(), device.clone());
     ctx.after_commit(async move {
         let applied = apply(&app, &device, interface()).await;
-        applied.map_err(|why| codes::internal(format!("recorded, but {why}")))
+        applied.map_err(|why| {
+            let why = format!("recorded, but {why}");
+            codes::device_attach_rejected("VIF", device.as_str(), why)
+        })
     });
 }
 

@@ -51,6 +51,7 @@ use crate::db::{Ref, View};
 use crate::ops::message::{MessageDraft, create_message};
 use crate::ops::pending_op::PendingOp;
 use crate::ops::run::{OpCaller, VmOpRequest, run_vm_op};
+use crate::records::boot_times::record_boot_times;
 use crate::records::fields::int;
 use crate::records::machine_config;
 use guest_poller::GuestPoller;
@@ -196,7 +197,11 @@ async fn follow(app: Arc<AppState>, guests: Arc<GuestPoller>, mut events: Receiv
                     guest_exit::ended(&app, vm, domid, exit).await;
                 }
                 DomainEvent::Unplugged { vm } => left(&app, vm).await,
-                DomainEvent::GuestReady { vm } => guests.ask(&app, vm),
+                DomainEvent::GuestReady { vm } => {
+                    app.machines.guest_ready(vm);
+                    record_boot_times(&app, vm);
+                    guests.ask(&app, vm);
+                }
             }
         });
     }

@@ -93,6 +93,10 @@ fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
     if kind != SLOW_DIR && !DIR_TYPES.contains(&kind) {
         return Err(format!("its storage has type {kind}, and must have a type with files"));
     }
+    let config = pairs(view, &disk, vdi::Field::sm_config).map_err(text)?;
+    if let Some(format) = config.get("type").filter(|format| *format != "raw") {
+        return Err(format!("its image is {format}, and must be raw: use a copy (vdi-copy)"));
+    }
     let bytes = int(view, &disk, vdi::Field::virtual_size).map_err(text)?;
     let bytes = u64::try_from(bytes).map_err(|_| "its size is invalid".to_owned())?;
     for connection in references(view, &place, sr::Field::PBDs).map_err(text)? {

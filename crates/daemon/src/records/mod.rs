@@ -11,6 +11,7 @@
 
 mod boot;
 mod boot_file;
+pub(crate) mod boot_times;
 pub(crate) mod effects;
 pub(crate) mod fields;
 pub(crate) mod interface;

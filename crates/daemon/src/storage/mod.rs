@@ -11,6 +11,7 @@ mod coalesce;
 pub(crate) mod names;
 mod profile;
 mod scan;
+pub(crate) mod space;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +136,11 @@ impl SrHandle {
     /// Returns the space and the volumes of the SR.
     pub(crate) async fn scan(&self) -> Result<(Space, Vec<Volume>), SrError> {
         self.deadline("scan", self.driver.scan(self.id)).await
+    }
+
+    /// Returns the space of the SR, if its type tells it without a scan.
+    pub(crate) async fn space(&self) -> Result<Option<Space>, SrError> {
+        self.deadline("a measurement of its space", self.driver.space(self.id)).await
     }
 
     /// Returns images of the SR that belong to no volume.

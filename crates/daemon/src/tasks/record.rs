@@ -54,7 +54,7 @@ pub(super) fn end(
     let answer = answer.as_ref().map(result_text).map_err(ApiError::clone);
     let fits = answer.and_then(|text| match text.len() {
         0..=RESULT_BYTES_MAX => Ok(text),
-        bytes => Err(codes::internal(format!(
+        bytes => Err(codes::operation_not_allowed(format!(
             "the call succeeded, but its result of {bytes} bytes is too long for a task: call it \
              without `Async`"
         ))),

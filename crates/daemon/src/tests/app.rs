@@ -124,6 +124,7 @@ impl TestApp {
             queue_deadline: Duration::from_secs(1),
             limits: StepLimits::default(),
             calibrate: CalibrateMode::Auto,
+            state: "/nowhere".into(),
             certificate: "-----BEGIN CERTIFICATE-----".to_owned(),
         };
         let drivers = sim::drivers(&sim);

@@ -148,8 +148,8 @@ async fn what_the_switch_refuses_is_told_to_who_asked() {
         _ => SimBehaviour::default(),
     });
     let refused = sim_host.refused("VIF.set_locking_mode", lock.clone()).await;
-    assert_eq!(refused[0], "INTERNAL_ERROR");
-    assert!(refused[1].contains("setting not in force"), "{refused:?}");
+    assert_eq!(refused[..3], ["DEVICE_ATTACH_REJECTED", "VIF", vif.as_str()]);
+    assert!(refused[3].contains("setting not in force"), "{refused:?}");
     assert_eq!(sim_host.get(&vif, vif::Field::locking_mode), Value::text("locked"));
     assert_eq!(sim_host.get(&vif, vif::Field::status_code), Value::Int(1));
     sim_host.sim.rule(|_| SimBehaviour::default());

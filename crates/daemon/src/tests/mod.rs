@@ -16,7 +16,7 @@ mod host_nics;
 mod interfaces;
 mod interrupted_ops;
 mod power;
-mod simulated_host;
+pub(crate) mod simulated_host;
 mod snapshots;
 mod storage;
 mod typed_records;

@@ -19,7 +19,11 @@ async fn a_machine_is_installed_started_and_shut_down() {
     sim_host.done("VM.provision", [machine.value()]).await;
     assert_eq!(sim_host.get(&machine, vm::Field::is_a_template), no());
     let slots = sim_host.slots(&machine);
-    let [slot] = slots.as_slice() else { panic!("{slots:?}") };
+    let is_drive = |slot: &&Ref| sim_host.get(slot, vbd::Field::r#type) == Value::text("CD");
+    let (drives, disks): (Vec<&Ref>, Vec<&Ref>) = slots.iter().partition(is_drive);
+    let ([slot], [drive]) = (&disks[..], &drives[..]) else { panic!("{slots:?}") };
+    assert_eq!(sim_host.get(drive, vbd::Field::userdevice), Value::text("3"));
+    assert_eq!(sim_host.get(drive, vbd::Field::empty), yes());
     let disk = Ref::from(text(&sim_host.get(slot, vbd::Field::VDI)));
     assert_eq!(sim_host.get(&disk, vdi::Field::virtual_size), Value::Int(8 << 30));
     sim_host.test_app.hands.set(1_000);

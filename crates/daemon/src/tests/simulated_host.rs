@@ -93,12 +93,15 @@ impl SimulatedHost {
         reconcile::begin(&self.test_app.app, &domain_info, boot).await;
     }
 
-    /// Creates a VM from the template for installation media, without its disk.
+    /// Creates a VM from the template for installation media, without its disk and CD drive.
     pub(crate) async fn machine(&self) -> Ref {
         let template = self.template("Other install media").await;
         let machine = self.made("VM.clone", [template.value(), Value::text("t")]).await;
         let without = [machine.value(), Value::text("disks")];
         self.done("VM.remove_from_other_config", without).await;
+        for drive in self.slots(&machine) {
+            self.done("VBD.destroy", [drive.value()]).await;
+        }
         self.done("VM.provision", [machine.value()]).await;
         machine
     }

@@ -4,6 +4,7 @@
 
 mod addresses;
 mod bad_input;
+mod clients;
 mod commands;
 mod disk_streams;
 mod failing;

@@ -29,6 +29,8 @@ pub struct CreateOptions {
     pub disk_type: DiskType,
     /// Parent of a differencing image.
     pub parent: Option<Parent>,
+    /// Identity of the image, by which images over it name it. A random one if absent.
+    pub unique_id: Option<[u8; 16]>,
 }
 
 /// Reference to a parent. It is not opened.
@@ -45,17 +47,17 @@ pub struct Parent {
 impl CreateOptions {
     /// Returns the properties of a dynamic image.
     pub fn dynamic(size: u64) -> Self {
-        Self { size, disk_type: DiskType::Dynamic, parent: None }
+        Self { size, disk_type: DiskType::Dynamic, parent: None, unique_id: None }
     }
 
     /// Returns the properties of a fixed image.
     pub fn fixed(size: u64) -> Self {
-        Self { size, disk_type: DiskType::Fixed, parent: None }
+        Self { size, disk_type: DiskType::Fixed, parent: None, unique_id: None }
     }
 
     /// Returns the properties of a differencing image.
     pub fn differencing(size: u64, parent: Parent) -> Self {
-        Self { size, disk_type: DiskType::Differencing, parent: Some(parent) }
+        Self { size, disk_type: DiskType::Differencing, parent: Some(parent), unique_id: None }
     }
 
     pub(super) fn check(&self) -> Result<Option<String>, ImageError> {
@@ -95,7 +97,8 @@ pub async fn create(file: &impl ImageFile, options: &CreateOptions) -> Result<()
     let path = options.check()?;
     let write = |offset| ImageError::io("write", offset);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let footer = Footer::new(options.disk_type, options.size, random_id(), now);
+    let id = options.unique_id.unwrap_or_else(random_id);
+    let footer = Footer::new(options.disk_type, options.size, id, now);
     if options.disk_type == DiskType::Fixed {
         file.set_len(options.size + SECTOR).await.map_err(write(0))?;
         file.write_at(options.size, &footer.bytes).await.map_err(write(options.size))?;

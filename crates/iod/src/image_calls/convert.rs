@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use disk::DiskError;
 use image::format::Backing;
 use image::{ImageError, Presence};
-use model::image::{ImageConvert, ImageFormat};
+use model::image::{ImageBacking, ImageConvert, ImageFormat};
 use model::spec::Backend;
 
 use super::ImageCallError;
 use super::new_file::{DIRECT_BLOCK, NewFile, plain};
 use super::pace::{DiskLoad, Pace, STEP};
 use super::source::Source;
-use super::target::{Target, data_runs};
+use super::target::{Target, TargetFormat, data_runs};
 
 /// Bytes that are copied together, a multiple of every cluster.
 const CHUNK: usize = 2 << 20;
@@ -113,11 +113,11 @@ fn reference(path: &Path, below: &Backend) -> Result<Backing, ImageCallError> {
     Ok(Backing { file, format: Some(format.qemu_name().into()) })
 }
 
-/// Opens the source of a copy. Returns it with the reference of the new image.
+/// Opens the source of a copy. Returns it with the format of the new image.
 fn open<'a>(
     call: &ImageConvert,
     stop: &'a Arc<AtomicBool>,
-) -> Result<(Copied<'a>, Option<Backing>), ImageCallError> {
+) -> Result<(Copied<'a>, TargetFormat), ImageCallError> {
     let source = Source::open(&call.source, stop, call.background)?;
     if source.size() == 0 {
         return Err(ImageCallError::Refused(format!("{} is empty", call.source)));
@@ -129,12 +129,26 @@ fn open<'a>(
     }
     let below = call.layers.and_then(|layers| call.source.below(layers));
     let backing = below.map(|below| reference(&call.path, below)).transpose()?;
-    if backing.is_some() && call.format != ImageFormat::Qcow2 {
-        let problem = "a part of a disk is copied to qcow2 only";
-        return Err(ImageCallError::Refused(problem.into()));
-    }
     let has_below = backing.is_some();
-    Ok((Copied { source, layers, has_below, stop }, backing))
+    let format = match (call.format, backing) {
+        (ImageFormat::Vhd, backing) => {
+            let parent = |backing: Backing| {
+                let below = below.and_then(Backend::image).map(|(_, format)| format.name().into());
+                let backing = ImageBacking { file: backing.file, format: below };
+                super::vhd::parent(&call.path, &backing, stop)
+            };
+            // Images over the ones that it replaces know it by their identity.
+            let unique_id = call.layers.and_then(|_| source.unique_id());
+            TargetFormat::Vhd(backing.map(parent).transpose()?, unique_id)
+        }
+        (ImageFormat::Qcow2, backing) => TargetFormat::Qcow2(backing),
+        (ImageFormat::Raw, None) => TargetFormat::Raw,
+        (ImageFormat::Raw, Some(_)) => {
+            let problem = "a part of a disk is copied to qcow2 or VHD only";
+            return Err(ImageCallError::Refused(problem.into()));
+        }
+    };
+    Ok((Copied { source, layers, has_below, stop }, format))
 }
 
 /// Pauses of a copy in the background.
@@ -181,7 +195,7 @@ pub(super) fn convert(
     load: &dyn Fn() -> DiskLoad,
 ) -> Result<(), ImageCallError> {
     let path = &call.path;
-    let (mut copied, backing) = open(call, stop)?;
+    let (mut copied, format) = open(call, stop)?;
     let size = copied.source.size();
     progress.total.store(size, Ordering::Relaxed);
     let file = NewFile::create(path).map_err(DiskError::os("create", path))?;
@@ -190,7 +204,7 @@ pub(super) fn convert(
     // A raw image ends with the last byte, which direct I/O may not write alone.
     let is_aligned = call.format != ImageFormat::Raw || size.is_multiple_of(DIRECT_BLOCK as u64);
     let own = plain(own, call.background && is_aligned);
-    let mut target = Target::create(own, call.format, size, backing).map_err(&failed)?;
+    let mut target = Target::create(own, format, size).map_err(&failed)?;
     let mut pauses = call.background.then(|| Pauses::new(load));
     let is_small = call.background && call.format != ImageFormat::Vhd;
     let chunk = if is_small { BACKGROUND_CHUNK } else { CHUNK };

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use image::format::Backing;
+use model::image::ImageBacking;
 use model::spec::Backend;
 use rustix::fs::{Mode, OFlags, open};
 
@@ -61,15 +62,24 @@ impl Layer {
         content
     }
 
-    fn write(&self, path: &Path, has_below: bool) {
+    /// Writes an image of the layer over another one.
+    fn write(&self, path: &Path, below: &Path) {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let file = open(path, flags, Mode::RUSR | Mode::WUSR).unwrap();
-        let backing = Backing { file: "below".into(), format: Some("raw".into()) };
-        let size = self.0.len() * UNIT;
-        let backing = has_below.then_some(backing);
-        let file = Arc::new(PlainFile::new(file));
-        let mut writer = run_now(ImageWriter::create_qcow2(file, size as u64, backing)).unwrap();
-        let (mut data, mut presence) = (vec![0; size], Vec::new());
+        let file = Arc::new(PlainFile::new(open(path, flags, Mode::RUSR | Mode::WUSR).unwrap()));
+        let size = (self.0.len() * UNIT) as u64;
+        if path.extension().unwrap() == "vhd" {
+            let format = below.extension().unwrap().to_str().map(Into::into);
+            let backing = ImageBacking { file: below.into(), format };
+            let parent = super::vhd::parent(path, &backing, &Arc::default()).unwrap();
+            let options = image::vhd::CreateOptions::differencing(size, parent);
+            return self.fill(run_now(ImageWriter::create_vhd(file, &options)).unwrap());
+        }
+        let backing = Some(Backing { file: below.into(), format: Some("raw".into()) });
+        self.fill(run_now(ImageWriter::create_qcow2(file, size, backing)).unwrap());
+    }
+
+    fn fill<F: image::format::Format>(&self, mut writer: ImageWriter<F>) {
+        let (mut data, mut presence) = (vec![0; self.0.len() * UNIT], Vec::new());
         for (out, (kind, value)) in data.chunks_mut(UNIT).zip(&self.0) {
             out.fill(if *kind == Presence::Data { *value } else { 0 });
             presence.push(*kind);
@@ -108,6 +118,19 @@ fn merge(images: &[PathBuf], layers: u32, into: &Path) -> Result<(), ImageCallEr
 #[test]
 fn merged_layers_say_what_the_layers_said_together() {
     for seed in 1..24 {
+        merged_layers_say_the_same(seed, "qcow2");
+    }
+}
+
+#[test]
+fn merged_vhds_say_what_they_said_together_under_the_identity_of_the_top() {
+    for seed in 1..24 {
+        merged_layers_say_the_same(seed, "vhd");
+    }
+}
+
+fn merged_layers_say_the_same(seed: u64, format: &str) {
+    {
         let (folder, mut random) = (tempfile::tempdir().unwrap(), Random(seed * 0x9e37_79b9));
         let path = |name: &str| folder.path().join(name);
         let below = [3, 4].map(|value| vec![value; SIZE]);
@@ -116,18 +139,19 @@ fn merged_layers_say_what_the_layers_said_together() {
             std::fs::write(base, content).unwrap();
         }
         let count = 2 + random.below(3);
-        let mut images = Vec::new();
+        let mut images: Vec<PathBuf> = Vec::new();
         let mut layers = Vec::new();
-        for number in 0..count {
+        // The lowest layer comes first, and the images top first.
+        for number in (0..count).rev() {
             // A lower layer may be shorter, after the disk has grown.
             let size = if number == 0 { SIZE } else { SIZE - random.below(3) * 32 * UNIT / 2 };
             let (layer, image) =
-                (Layer::random(&mut random, size), path(&format!("{number}.qcow2")));
-            layer.write(&image, true);
-            layers.push(layer);
-            images.push(image);
+                (Layer::random(&mut random, size), path(&format!("{number}.{format}")));
+            layer.write(&image, images.first().unwrap_or(&bases[0]));
+            layers.insert(0, layer);
+            images.insert(0, image);
         }
-        let into = path("merged.qcow2");
+        let into = path(&format!("merged.{format}"));
         let chain: Vec<_> = images.iter().chain(bases.first()).cloned().collect();
         merge(&chain, count as u32, &into).unwrap();
         // What the layers leave open comes from whatever lies below.
@@ -141,7 +165,7 @@ fn merged_layers_say_what_the_layers_said_together() {
         let report = check(
             &ImageCheck {
                 path: into,
-                format: ImageFormat::Qcow2,
+                format: format.parse().unwrap(),
                 repair_leaks: false,
                 deadline_s: 1,
             },
@@ -149,6 +173,17 @@ fn merged_layers_say_what_the_layers_said_together() {
         );
         let report = report.unwrap();
         assert_eq!((report.errors, report.leaks), (0, 0), "seed {seed}");
+        // An image over the merged ones lies over the new one, too.
+        if format == "vhd" {
+            let (above, top) = (path("above.vhd"), images[0].clone());
+            Layer::random(&mut random, SIZE).write(&above, &top);
+            let chain = |middle: &[PathBuf]| [std::slice::from_ref(&above), middle].concat();
+            let expected = read(&tree(&chain(&[&images[..], &bases[..1]].concat())));
+            assert!(read(&tree(&chain(&[path("merged.vhd"), bases[0].clone()]))) == expected);
+            let whole = path("whole.vhd");
+            merge(&[&images[..], &bases[..1]].concat(), count as u32 + 1, &whole).unwrap();
+            assert!(read(&tree(&chain(&[whole]))) == expected);
+        }
     }
 }
 
@@ -160,7 +195,7 @@ fn the_lowest_layers_become_a_whole_image() {
     file.set_len(SIZE as u64).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[7; UNIT], 64 << 10).unwrap();
     let layer = Layer::random(&mut Random(5), SIZE);
-    layer.write(&image, true);
+    layer.write(&image, &base);
     let chain = [image, base];
     let expected = layer.over(&read(&tree(&chain[1..])), SIZE);
     for name in ["whole.raw", "whole.qcow2"] {
@@ -169,7 +204,8 @@ fn the_lowest_layers_become_a_whole_image() {
         assert!(read(&tree(std::slice::from_ref(&into))) == expected, "{name}");
     }
     // A raw image lies over nothing, and a source has no images that it has not.
-    for (layers, name, why) in [(1, "part.raw", "qcow2 only"), (3, "x.raw", "has 2 images")] {
+    for (layers, name, why) in [(1, "part.raw", "qcow2 or VHD only"), (3, "x.raw", "has 2 images")]
+    {
         let error = merge(&chain, layers, &folder.path().join(name)).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
         assert!(!folder.path().join(name).exists());

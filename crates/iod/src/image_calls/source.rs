@@ -96,7 +96,7 @@ impl Source {
                 let node = Node::Window { child: Box::new(child), offset: *offset };
                 Ok(Self { node, size: *size, path, _lock: None })
             }
-            Backend::Null(_) | Backend::Memory(_) | Backend::Model(_) => {
+            Backend::Null(_) | Backend::Memory(_) | Backend::Model(_) | Backend::Golden(_) => {
                 let problem = "a source consists of files; attach other disks and export them";
                 Err(ImageCallError::Refused(problem.into()))
             }
@@ -115,10 +115,7 @@ impl Source {
         let mut image = run_now(vhd::Image::open(file, Access::Read)).map_err(failed)?;
         image.stop_when(Arc::clone(stop));
         let below = backing.map(|backing| Self::open(backing, stop, direct)).transpose()?;
-        let parent_id = below.as_ref().and_then(|below| match &below.node {
-            Node::Vhd { image, .. } => Some(image.footer().unique_id),
-            _ => None,
-        });
+        let parent_id = below.as_ref().and_then(Self::unique_id);
         image.check_parent(below.is_some(), parent_id).map_err(failed)?;
         if below.is_none() && image.footer().disk_type == DiskType::Differencing {
             return Err(ImageCallError::Refused(only_a_part(&path)));
@@ -262,6 +259,14 @@ impl Source {
             (Some(known), _) => Ok((known, next - at)),
             (None, Some(below)) => below.presence(at, next, below_layers),
             (None, None) => Ok((Presence::Zero, next - at)),
+        }
+    }
+
+    /// Returns the identity of the image at the top, if it is a VHD.
+    pub(super) fn unique_id(&self) -> Option<[u8; 16]> {
+        match &self.node {
+            Node::Vhd { image, .. } => Some(image.footer().unique_id),
+            _ => None,
         }
     }
 

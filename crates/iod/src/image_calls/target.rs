@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use image::format::Backing;
 use image::qcow2::Qcow2Format;
-use image::vhd::VhdFormat;
+use image::vhd::{self, VhdFormat};
 use image::{ImageError, ImageFile, ImageWriter, PlainFile, Presence, run_now};
-use model::image::ImageFormat;
 
 /// Bytes of a raw image that are stored or left out together.
 const BLOCK: usize = 4096;
@@ -21,27 +20,38 @@ pub(super) enum Target {
     Vhd(Box<ImageWriter<VhdFormat<Arc<PlainFile>>>>),
 }
 
+/// Format of a new image, with its reference to the image below.
+pub(super) enum TargetFormat {
+    Raw,
+    Qcow2(Option<Backing>),
+    /// Also its identity, if images over it know one.
+    Vhd(Option<vhd::Parent>, Option<[u8; 16]>),
+}
+
 impl Target {
-    /// Creates an image of a disk of `size` bytes in an empty file. One with a reference to an image
-    /// below is qcow2.
+    /// Creates an image of a disk of `size` bytes in an empty file.
     pub(super) fn create(
         file: PlainFile,
-        format: ImageFormat,
+        format: TargetFormat,
         size: u64,
-        backing: Option<Backing>,
     ) -> Result<Self, ImageError> {
         match format {
-            ImageFormat::Raw => {
+            TargetFormat::Raw => {
                 let sized = file.set_len(size);
                 run_now(async { sized.await.map_err(ImageError::io("size", 0)) })?;
                 Ok(Self::Raw(file))
             }
-            ImageFormat::Qcow2 => {
+            TargetFormat::Qcow2(backing) => {
                 let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size, backing))?;
                 Ok(Self::Qcow2(Box::new(writer)))
             }
-            ImageFormat::Vhd => {
-                let writer = run_now(ImageWriter::create_vhd(Arc::new(file), size))?;
+            TargetFormat::Vhd(parent, unique_id) => {
+                let options = match parent {
+                    Some(parent) => vhd::CreateOptions::differencing(size, parent),
+                    None => vhd::CreateOptions::dynamic(size),
+                };
+                let options = vhd::CreateOptions { unique_id, ..options };
+                let writer = run_now(ImageWriter::create_vhd(Arc::new(file), &options))?;
                 Ok(Self::Vhd(Box::new(writer)))
             }
         }

@@ -20,6 +20,7 @@
 
 mod broken_rings;
 mod families;
+mod golden;
 mod layers;
 mod polling;
 mod ports;

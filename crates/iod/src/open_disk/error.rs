@@ -45,6 +45,14 @@ pub enum OpenError {
         /// Number of files of the spec.
         expected: usize,
     },
+    /// A raw image whose size is not that of a disk begins like another image.
+    #[error("{name} is no raw image: it {advice}")]
+    NoRawImage {
+        /// The file.
+        name: FileRef,
+        /// What it begins like, with the remedy.
+        advice: String,
+    },
     /// Two names of a tree are those of one file.
     #[error("{first} and {second} are the same file; name each file of a tree once")]
     SameFile {
@@ -61,6 +69,9 @@ pub enum OpenError {
         /// Problem with its remedy.
         problem: String,
     },
+    /// A golden image cannot be opened.
+    #[error(transparent)]
+    Golden(#[from] golden::GoldenError),
     /// An image cannot be opened.
     #[error("cannot open the image {name}: {source}")]
     Image {

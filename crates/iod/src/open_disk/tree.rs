@@ -5,6 +5,7 @@
 //! readers. Each file has the disk's fence.
 
 mod files;
+mod signature;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,8 +24,8 @@ use super::reference::{self, Comparison};
 use super::storage_disks::StorageDisks;
 use super::{OpenError, Opened, in_blocks};
 pub use files::TreeFile;
+use files::Use;
 pub(crate) use files::{FileState, label};
-use files::{Use, raw_note};
 
 /// Descriptors from which a disk is opened, beside the paths of its spec.
 #[derive(Debug, Default)]
@@ -69,6 +70,7 @@ pub(super) struct TreeOpener<'a> {
     images: Vec<LowerImage>,
     memory: Option<Arc<OwnedFd>>,
     journal: Option<Arc<OwnedFd>>,
+    golden_identity: Option<String>,
     notes: Vec<String>,
     refusal: Option<OpenError>,
 }
@@ -86,7 +88,7 @@ impl<'a> TreeOpener<'a> {
         open_files: Vec<(OwnedFd, FileState)>,
     ) -> Self {
         let open_files = open_files.into_iter();
-        let (files, images, memory, journal, notes, refusal) = Default::default();
+        let (files, images, memory, journal, golden_identity, notes, refusal) = Default::default();
         let given = sources.storage_disks.clone();
         let storage_disks = given.unwrap_or_else(|| StorageDisks::new(&spec.id, spec.share));
         Self {
@@ -98,6 +100,7 @@ impl<'a> TreeOpener<'a> {
             images,
             memory,
             journal,
+            golden_identity,
             notes,
             refusal,
         }
@@ -109,8 +112,10 @@ impl<'a> TreeOpener<'a> {
         let disk = self.node(&spec.backend, !spec.read_only, told)?;
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
-        let Self { sources, files, storage_disks, images, memory, journal, notes, refusal, .. } =
-            self;
+        let Self {
+            sources, files, storage_disks, images, memory, journal, golden_identity, ..
+        } = self;
+        let (notes, refusal) = (self.notes, self.refusal);
         let mut handed_in = sources.files;
         handed_in.retain(|fd, _| spec.backend.files().any(|name| *name == FileRef::Fd { fd: *fd }));
         Ok(Opened {
@@ -119,6 +124,7 @@ impl<'a> TreeOpener<'a> {
             journal,
             files,
             storage_disks,
+            golden_identity,
             images,
             handed_in,
             notes,
@@ -138,7 +144,7 @@ impl<'a> TreeOpener<'a> {
             Backend::File(name) => {
                 let size = told.unwrap_or(u64::MAX);
                 let disk = self.open_file(name, writable, Use::Disk { size })?;
-                self.notes.extend(raw_note(name, &disk));
+                self.notes.extend(signature::note(name, &disk));
                 disk
             }
             Backend::Null(size) => {
@@ -158,6 +164,12 @@ impl<'a> TreeOpener<'a> {
                 disk.delay(&storage.device);
                 self.notes.extend(self.storage_disks.schedule_on_model(&disk, storage));
                 self.memory = Some(Arc::clone(disk.handover().0));
+                Arc::new(disk)
+            }
+            Backend::Golden(image) => {
+                let disk = golden::open(image, block_size)?;
+                self.golden_identity = Some(disk.identity().to_owned());
+                self.notes.extend(disk.problem());
                 Arc::new(disk)
             }
             Backend::Raw { child, offset, size } => {

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
-use disk::{Disk, Geometry, LayerCounts, Replaceable};
+use disk::{CacheState, Disk, Geometry, LayerCounts, Replaceable};
 use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
@@ -284,6 +284,11 @@ impl ServedDisk {
     /// Returns the counts of layers with a map, if the disk has any.
     pub fn layer_counts(&self) -> Option<LayerCounts> {
         self.disk.layer_counts()
+    }
+
+    /// Returns the state of the cache of a golden image below, if there is one.
+    pub fn cache_state(&self) -> Option<CacheState> {
+        self.disk.cache_state()
     }
 
     /// Returns the virtio device with its statistics.

@@ -34,10 +34,22 @@ pub(crate) struct ServedTree {
 
 impl ServedTree {
     /// Separates an opened disk from the files and descriptors behind it.
-    pub(super) fn new(backend: Backend, opened: Opened) -> (Arc<dyn Disk>, Self) {
+    pub(super) fn new(mut backend: Backend, opened: Opened) -> (Arc<dyn Disk>, Self) {
         let Opened {
-            disk, memory, journal, files, storage_disks, images, handed_in, notes, ..
+            disk,
+            memory,
+            journal,
+            files,
+            storage_disks,
+            golden_identity,
+            images,
+            handed_in,
+            notes,
+            ..
         } = opened;
+        if let Some(identity) = golden_identity {
+            backend.set_golden_identity(identity);
+        }
         let tree =
             Self { backend, files, storage_disks, images, memory, journal, handed_in, notes };
         (disk, tree)

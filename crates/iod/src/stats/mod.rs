@@ -2,6 +2,7 @@
 
 mod broken_rings;
 mod features;
+mod golden;
 mod keeper;
 mod layers;
 mod polling;
@@ -124,6 +125,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         failed_suspects: stats.failed_suspects,
         small_writes: served_disk.small_writes(),
         layers: served_disk.layer_counts().map(layers::of),
+        golden: served_disk.cache_state().map(golden::of),
         storage_errors: stats.storage_errors.map(storage_errors::of),
         broken_rings: broken_rings::of(device),
         broken_rings_total: stats.broken_rings,
@@ -157,6 +159,9 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
             "the storage of {place} hangs: {verb} abandoned {requests} requests {seconds} s ago; \
              mend the storage, and the disk continues by itself"
         ));
+    }
+    if let Some(problem) = served_disk.cache_state().and_then(|state| state.problem) {
+        return Some(format!("blocks of {place} wait for its source: {problem}"));
     }
     if waiting == 0 {
         return None;

@@ -1,6 +1,7 @@
 //! Image layers as users see them: holes, counts, notes, and writes that a kill does not lose.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -171,6 +172,15 @@ fn an_attach_compares_the_reference_in_an_image_with_the_tree() {
     // A raw image that begins like another format is served as it is.
     let notes = attach(json!({"file": layers.top})).unwrap();
     assert!(notes[0].as_str().unwrap().contains("--format qcow2"), "{notes}");
+    let foreign = image(&io.folder, "other.vmdk", MIB);
+    std::fs::OpenOptions::new().write(true).open(&foreign).unwrap().write_all(b"KDMV").unwrap();
+    let notes = attach(json!({"file": foreign})).unwrap();
+    assert!(notes[0].as_str().unwrap().contains("qemu-img convert -p -f vmdk"), "{notes}");
+    // A size that no disk has comes from metadata, so no advice makes the file larger.
+    let odd = io.folder.path().join("odd.raw");
+    std::fs::write(&odd, [&b"QFI\xfb"[..], &[0; 196_612]].concat()).unwrap();
+    let error = attach(json!({"file": odd})).unwrap_err();
+    assert!(error.contains("is no raw image") && error.contains("--format qcow2"), "{error}");
 }
 
 #[test]

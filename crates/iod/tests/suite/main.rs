@@ -18,6 +18,7 @@ mod exports;
 mod fence;
 mod full;
 mod full_snapshots;
+mod golden;
 mod handover;
 mod idle;
 mod image_calls;

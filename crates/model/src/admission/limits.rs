@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::boot_pace::DEFAULT_PLACES;
 use crate::spec::{SpecError, refuse};
 
 /// Default limit of device steps on the host. Each step costs memory and gains nothing once the
@@ -41,6 +42,9 @@ pub struct StepLimits {
     pub reserve: u16,
     /// Age at which a step counts as stuck.
     pub stuck: Duration,
+    /// Number of machines that boot at the same time on a host without idle CPUs; see
+    /// [`boot_pace`](crate::boot_pace).
+    pub boots: u16,
 }
 
 impl Default for StepLimits {
@@ -51,6 +55,7 @@ impl Default for StepLimits {
             sr: DEFAULT_SR,
             reserve: DEFAULT_RESERVE,
             stuck: DEFAULT_STUCK,
+            boots: DEFAULT_PLACES,
         }
     }
 }
@@ -65,6 +70,7 @@ impl StepLimits {
         steps("limits.machine", self.machine, 1)?;
         steps("limits.sr", self.sr, 1)?;
         steps("limits.reserve", self.reserve, 0)?;
+        steps("limits.boots", self.boots, 1)?;
         if (MIN_STUCK..=MAX_STUCK).contains(&self.stuck) {
             return Ok(());
         }
@@ -89,5 +95,5 @@ fn steps(field: &'static str, count: u16, least: u16) -> Result<(), SpecError> {
     if (least..=MAX_STEPS).contains(&count) {
         return Ok(());
     }
-    refuse(field, format!("{count} is not in {least} to {MAX_STEPS} steps"))
+    refuse(field, format!("{count} is not in {least} to {MAX_STEPS}"))
 }

@@ -331,6 +331,7 @@ fn limits() -> impl Strategy<Value = StepLimits> {
             sr,
             reserve,
             stuck: ms(stuck),
+            ..StepLimits::default()
         },
     )
 }

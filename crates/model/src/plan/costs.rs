@@ -19,6 +19,8 @@ pub struct Deadlines {
     pub guest: Duration,
     /// The host's end of a network interface.
     pub network: Duration,
+    /// Wait for a place among the machines that boot.
+    pub boot_place: Duration,
 }
 
 impl Default for Deadlines {
@@ -30,6 +32,7 @@ impl Default for Deadlines {
             kill: Duration::from_secs(15),
             guest: Duration::from_secs(20 * 60),
             network: Duration::from_secs(30),
+            boot_place: Duration::from_secs(24 * 60 * 60),
         }
     }
 }
@@ -57,6 +60,7 @@ impl Deadlines {
             | StepAction::VifPlug(_)
             | StepAction::VifUnplug(_) => self.device,
             StepAction::VifCreate(_) | StepAction::VifDestroy(_) => self.network,
+            StepAction::TakeBootPlace => self.boot_place,
             StepAction::Record => Duration::ZERO,
         }
     }

@@ -90,6 +90,8 @@ pub enum MachineOp {
 pub enum StepAction {
     /// Reserve this many bytes of the host's memory until the domain is gone.
     TakeMemory(u64),
+    /// Wait until the machine may boot beside others.
+    TakeBootPlace,
     /// Create a domain of this number with stopped CPUs and without disks and interfaces.
     DomainCreate(Domid),
     /// Let the CPUs run.

@@ -15,7 +15,11 @@ pub(super) fn start(state: &MachineState, paused: bool) -> Plan {
     // Remove what a failure may have left. It is not reused: it may be attached for reading only.
     // Normally there is nothing, and this adds no step.
     let teardown_steps = plan_builder.clear(None, Cancel::Before);
-    build_domain(&mut plan_builder, &teardown_steps, paused);
+    build_domain(
+        &mut plan_builder,
+        &teardown_steps,
+        if paused { Boot::Paused } else { Boot::InTurn },
+    );
     plan_builder.finish()
 }
 
@@ -25,18 +29,34 @@ pub(super) fn unpause(state: &MachineState) -> Plan {
     plan_builder.finish()
 }
 
+/// Way in which a new domain boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boot {
+    /// When other machines that boot leave room for it.
+    InTurn,
+    /// At once, as after a reboot: its users wait already.
+    AtOnce,
+    /// Not at all: its CPUs are stopped.
+    Paused,
+}
+
 /// Adds the steps that create a domain with all devices of the machine.
 pub(super) fn build_domain(
     plan_builder: &mut PlanBuilder<'_>,
     teardown_steps: &TeardownSteps,
-    paused: bool,
+    boot: Boot,
 ) {
     let state = plan_builder.state;
     let disks = in_order(state);
     let memory = StepAction::TakeMemory(state.spec.host_bytes(disks.len()));
     let memory = plan_builder
         .step(memory, teardown_steps.domain.into_iter().chain(teardown_steps.forgotten));
-    let memory = plan_builder.add(memory);
+    let mut memory = plan_builder.add(memory);
+    if boot == Boot::InTurn {
+        // Storage is attached meanwhile.
+        let place = plan_builder.step(StepAction::TakeBootPlace, [memory]);
+        memory = plan_builder.add(place);
+    }
     let create = plan_builder.step(StepAction::DomainCreate(state.fresh), [memory]);
     let then = vec![Effect::Domid(Some(state.fresh))];
     let create = plan_builder.add(Step { then, ..create });
@@ -70,7 +90,7 @@ pub(super) fn build_domain(
         let end = plan_builder.vif_create(vif.vif, teardown_steps.vifs.get(&vif.vif).copied());
         all.push(plan_builder.vif_plug(vif.vif, [create, end]));
     }
-    if paused {
+    if boot == Boot::Paused {
         plan_builder.record(vec![Effect::Power(PowerState::Paused)], all);
     } else {
         run(plan_builder, all);

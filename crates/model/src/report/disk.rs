@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BrokenRing, Latency, LayerStats, OldestRequest, OpCounts, PollStats, QueueStats, ShareReport,
-    SlowRequest, StageTimes,
+    BrokenRing, GoldenStats, Latency, LayerStats, OldestRequest, OpCounts, PollStats, QueueStats,
+    ShareReport, SlowRequest, StageTimes,
 };
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
@@ -179,6 +179,9 @@ pub struct DiskStats {
     /// Layers that are images with a map, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerStats>,
+    /// Golden image below the disk, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub golden: Option<GoldenStats>,
     /// Requests that failed because of the storage, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_errors: Option<StorageErrors>,
@@ -281,6 +284,7 @@ impl DiskStats {
             failed_suspects: 0,
             small_writes: 0,
             layers: None,
+            golden: None,
             storage_errors: None,
             broken_rings: Vec::new(),
             broken_rings_total: 0,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::golden::{GoldenImage, GoldenSource};
 use super::{MAX_DISK_BYTES, ModelDisk, SpecError, refuse};
 use crate::image::ImageFormat;
 
@@ -41,8 +42,8 @@ pub enum FileRef {
 /// Storage of a disk's bytes: a tree of nodes. Leaves store bytes; an inner node is a disk over
 /// other nodes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`, `{"memory":BYTES}`,
 /// `{"raw":{"child":BACKEND,"offset":BYTES,"size":BYTES}}`,
-/// `{"qcow2":{"file":FILE,"backing":BACKEND}}`, `{"vhd":{"file":FILE,"backing":BACKEND}}`, and for
-/// tests and measurements `{"model":{"name":NAME,"size":BYTES,"device":{"pipe":{}}}}`
+/// `{"qcow2":{"file":FILE,"backing":BACKEND}}`, `{"vhd":{"file":FILE,"backing":BACKEND}}`,
+/// `{"golden":{"source":SOURCE,"cache":DIR}}` ([`GoldenImage`]), and for tests and measurements `{"model":{"name":NAME,"size":BYTES,"device":{"pipe":{}}}}`
 /// ([`ModelDisk`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "Value")]
@@ -56,6 +57,8 @@ pub enum Backend {
     /// Memory that is as slow as the model of a storage device. It is a whole disk, never below another
     /// node.
     Model(Box<ModelDisk>),
+    /// An immutable image that is read from a source through a cache.
+    Golden(Box<GoldenImage>),
     /// A window of another backend, for example one partition.
     Raw {
         /// Backend that contains the window.
@@ -91,6 +94,7 @@ enum Node {
     Null(u64),
     Memory(u64),
     Model(Box<ModelDisk>),
+    Golden(Box<GoldenImage>),
     Raw { child: Value, offset: u64, size: u64 },
     Qcow2 { file: FileRef, backing: Option<Value> },
     Vhd { file: FileRef, backing: Option<Value> },
@@ -116,6 +120,7 @@ fn parse(value: Value, depth: usize) -> Result<Backend, String> {
         Node::Null(size) => Backend::Null(size),
         Node::Memory(size) => Backend::Memory(size),
         Node::Model(model) => Backend::Model(model),
+        Node::Golden(golden) => Backend::Golden(golden),
         Node::Raw { child: below, offset, size } => {
             Backend::Raw { child: child(below)?, offset, size }
         }
@@ -148,7 +153,9 @@ impl Backend {
         std::iter::successors(Some(self), |node| match node {
             Self::Raw { child, .. } => Some(child),
             Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref(),
-            Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) => None,
+            Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) | Self::Golden(_) => {
+                None
+            }
         })
     }
 
@@ -167,10 +174,20 @@ impl Backend {
             {
                 change(path);
             }
+            if let Self::Golden(golden) = present {
+                change(&mut golden.cache);
+                if let GoldenSource::File(path) = &mut golden.source {
+                    change(path);
+                }
+            }
             node = match present {
                 Self::Raw { child, .. } => Some(child),
                 Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref_mut(),
-                Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) => None,
+                Self::File(_)
+                | Self::Null(_)
+                | Self::Memory(_)
+                | Self::Model(_)
+                | Self::Golden(_) => None,
             };
         }
     }
@@ -182,7 +199,11 @@ impl Backend {
             Self::File(file) => Some((file, ImageFormat::Raw)),
             Self::Qcow2 { file, .. } => Some((file, ImageFormat::Qcow2)),
             Self::Vhd { file, .. } => Some((file, ImageFormat::Vhd)),
-            Self::Null(_) | Self::Memory(_) | Self::Model(_) | Self::Raw { .. } => None,
+            Self::Null(_)
+            | Self::Memory(_)
+            | Self::Model(_)
+            | Self::Golden(_)
+            | Self::Raw { .. } => None,
         }
     }
 
@@ -198,6 +219,7 @@ impl Backend {
             Self::File(FileRef::Path(_)) | Self::Null(_) | Self::Memory(_) => true,
             Self::File(FileRef::Fd { .. })
             | Self::Model(_)
+            | Self::Golden(_)
             | Self::Raw { .. }
             | Self::Qcow2 { .. }
             | Self::Vhd { .. } => false,
@@ -209,9 +231,41 @@ impl Backend {
         self.nodes().any(|node| matches!(node, Self::Memory(_) | Self::Model(_)))
     }
 
+    /// Returns the golden image of the tree, if there is one.
+    pub fn golden(&self) -> Option<&GoldenImage> {
+        self.nodes().find_map(|node| match node {
+            Self::Golden(golden) => Some(&**golden),
+            _ => None,
+        })
+    }
+
+    /// Sets the identity of the golden image of the tree, if there is one.
+    pub fn set_golden_identity(&mut self, identity: String) {
+        match self {
+            Self::Golden(golden) => golden.identity = Some(identity),
+            Self::Raw { child: below, .. }
+            | Self::Qcow2 { backing: Some(below), .. }
+            | Self::Vhd { backing: Some(below), .. } => below.set_golden_identity(identity),
+            _ => {}
+        }
+    }
+
+    /// Returns whether the tree stores no bytes itself that could be written.
+    pub(super) fn is_golden_alone(&self) -> bool {
+        match self {
+            Self::Golden(_) => true,
+            Self::Raw { child, .. } => child.is_golden_alone(),
+            _ => false,
+        }
+    }
+
     /// Describes in messages where the bytes are.
     pub fn place(&self) -> String {
-        if self.files().next().is_some() { self.to_string() } else { "the disk".into() }
+        if self.files().next().is_some() || self.golden().is_some() {
+            self.to_string()
+        } else {
+            "the disk".into()
+        }
     }
 
     /// Returns the size in bytes, if the spec alone tells it.
@@ -219,6 +273,7 @@ impl Backend {
         match self {
             Self::Null(size) | Self::Memory(size) | Self::Raw { size, .. } => Some(*size),
             Self::Model(model) => Some(model.size),
+            Self::Golden(golden) => golden.size,
             Self::File(_) | Self::Qcow2 { .. } | Self::Vhd { .. } => None,
         }
     }
@@ -241,6 +296,9 @@ impl Backend {
                 if above > 0 {
                     return refuse("backend", "a model is a whole disk; put no node above it");
                 }
+            }
+            if let Self::Golden(golden) = node {
+                golden.validate(block_size)?;
             }
             node.validate_size(block_size)?;
         }
@@ -293,6 +351,7 @@ impl fmt::Display for Backend {
             Self::Null(size) => write!(f, "null, {size} bytes"),
             Self::Memory(size) => write!(f, "memory, {size} bytes"),
             Self::Model(model) => write!(f, "model {}, {} bytes", model.name, model.size),
+            Self::Golden(golden) => write!(f, "golden {}", golden.source),
             Self::Raw { child, offset, size } => write!(f, "{size} bytes at {offset} of {child}"),
             Self::Qcow2 { file, backing: Some(backing) }
             | Self::Vhd { file, backing: Some(backing) } => write!(f, "{file} over {backing}"),

@@ -18,7 +18,11 @@ impl Backend {
                     layers -= 1;
                     backing.as_deref()?
                 }
-                Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) => return None,
+                Self::File(_)
+                | Self::Null(_)
+                | Self::Memory(_)
+                | Self::Model(_)
+                | Self::Golden(_) => return None,
             };
         }
         Some(node)

@@ -5,6 +5,7 @@ mod backend;
 mod backend_tests;
 mod chain;
 mod check;
+mod golden;
 mod model_disk;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,10 @@ pub use crate::share::DiskShare;
 pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
 pub use check::{validate_block_size, validate_id, validate_socket};
 use check::{validate_no_socket, validate_serial};
+pub use golden::{
+    GoldenImage, GoldenSource, HostPort, HttpAddress, MAX_GOLDEN_BYTES, MIN_GOLDEN_RAM_BYTES,
+    NbdAddress, NbdServerAddress,
+};
 pub use model_disk::{
     DeviceModel, DeviceSpeed, FlashModel, MAX_MODEL_DISK_BYTES, ModelDisk, PipeModel, SpindleModel,
 };
@@ -247,6 +252,11 @@ impl DiskSpec {
             let problem =
                 format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
             return refuse("stop_deadline_ms", problem);
+        }
+        if !self.read_only && self.backend.is_golden_alone() {
+            let problem = "is false, and a golden image is never written; give true, or put a \
+                           qcow2 image above it for the writes of the disk";
+            return refuse("read_only", problem);
         }
         self.backend.validate(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES).into())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use xenapi::Value;
 use xenapi::client::{Client, ClientError};
 
-/// Template of VMs without devices.
+/// Template of VMs without an operating system.
 const TEMPLATE: &str = "Other install media";
 /// Size of each disk, in bytes. Most of them are never written.
 const DISK_BYTES: u64 = 1 << 20;
@@ -51,8 +51,8 @@ impl Sr {
     }
 }
 
-/// Creates a halted VM with this number of disks on this SR, or on the pool's default SR. Returns
-/// its reference.
+/// Creates a halted VM with this number of disks on this SR, or on the pool's default SR, and
+/// without a CD drive. Returns its reference.
 ///
 /// # Errors
 /// [`ClientError`].
@@ -75,6 +75,9 @@ pub fn machine(
     let key = Value::text("disks");
     client.call("VM.remove_from_other_config", &[of.clone(), key.clone()])?;
     client.call("VM.add_to_other_config", &[of.clone(), key, Value::text(wanted)])?;
+    for drive in client.record("VM", &machine)?.texts("VBDs") {
+        client.call("VBD.destroy", &[Value::text(drive)])?;
+    }
     client.run("VM.provision", &[of], CALL_DEADLINE)?;
     Ok(machine)
 }

@@ -164,5 +164,6 @@ impl Steps {
 /// Returns whether a step waits for the guest. The guest decides how long that takes, so a cancel
 /// ends the step even while it runs.
 pub(super) fn waits_for_guest(step: &Step) -> bool {
-    matches!(step.verb, StepAction::DomainAsk(_) | StepAction::DomainAwaitEnd)
+    use StepAction::{DomainAsk, DomainAwaitEnd, TakeBootPlace};
+    matches!(step.verb, DomainAsk(_) | DomainAwaitEnd | TakeBootPlace)
 }

@@ -9,7 +9,7 @@ use model::id::{SrId, VifId};
 use model::nic::{Locked, NicLimits};
 use tokio::sync::{mpsc, oneshot};
 
-use super::HostMemory;
+use super::{HostCpus, HostMemory};
 use crate::boxed_future::BoxFuture;
 use crate::hv::Hypervisor;
 use crate::net::Net;
@@ -55,6 +55,8 @@ pub struct Drivers {
     pub switch: Arc<dyn Switch>,
     /// Source of the host's memory size.
     pub memory: Arc<dyn HostMemory>,
+    /// Source of the host's CPU time, by which machines boot. `None`: they boot at once.
+    pub cpus: Option<Arc<dyn HostCpus>>,
     /// Drivers of SRs, one for each type.
     pub srs: Vec<Arc<dyn SrDriver>>,
 }

@@ -21,6 +21,7 @@
 //! reconciled again.
 
 mod attach_times;
+mod boots;
 mod coalesce;
 mod discover;
 mod drivers;
@@ -42,6 +43,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod volume_users;
+mod volumes;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -54,6 +56,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 pub use crate::exec::{CancelToken, Progress, ProgressFn, StepTimeout};
+pub use boots::{BootTimes, CpuTime, HostCpus, ProcStat};
 pub use coalesce::{MergeOutcome, MergeState};
 pub use drivers::{DatapathProvider, Drivers};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
@@ -69,6 +72,7 @@ use crate::exec::Executor;
 use crate::hv::{DomainInfo, HvError};
 use crate::keyed_locks::KeyedLocks;
 use crate::sr::SrError;
+use boots::Boots;
 use memory::{MemoryReservations, MemoryShortfall};
 use observed::Machine;
 use volume_users::VolumeUsers;
@@ -81,6 +85,7 @@ pub struct Machines {
     settings: MachinesConfig,
     executor: Executor<StepError>,
     memory: MemoryReservations,
+    boots: Arc<Boots>,
     volumes: VolumeUsers,
     /// Locks of networks, by bridge. The first interface of a network creates its uplink, and the
     /// last one removes it.
@@ -123,6 +128,7 @@ impl Machines {
         let executor = Executor::new(settings.limits);
         let next_domid = AtomicU32::new(settings.first_domid.0);
         let next_carrier = AtomicU64::new(0);
+        let boots = Boots::new(settings.limits.boots, drivers.cpus.clone());
         let (memory, volumes) = (MemoryReservations::default(), VolumeUsers::default());
         let (networks, tellers, all) =
             (KeyedLocks::default(), KeyedLocks::default(), Mutex::default());
@@ -132,6 +138,7 @@ impl Machines {
             settings,
             executor,
             memory,
+            boots,
             volumes,
             networks,
             settings_locks: tellers,
@@ -248,8 +255,20 @@ impl Machines {
         machine.is_some_and(|machine| !machine.observed().is_empty())
     }
 
+    /// Notes that a guest's agent answers: its machine has booted.
+    pub fn guest_ready(&self, vm: VmId) {
+        self.boots.ready(vm);
+    }
+
+    /// Returns where the time of a machine's last boot went. `None` if it has not booted since this
+    /// process started.
+    pub fn boot_times(&self, vm: VmId) -> Option<BootTimes> {
+        self.boots.times(vm)
+    }
+
     /// Changes the limits. Running steps continue.
     pub fn set_limits(&self, limits: StepLimits) {
+        self.boots.set_places(limits.boots);
         self.executor.set_limits(limits);
     }
 

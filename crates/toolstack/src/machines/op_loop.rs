@@ -185,6 +185,9 @@ async fn walk(
         Arc::clone(progress),
     );
     let plan_outcome = machines.executor.run(plan, machine.vm, Arc::new(by), cancel).await;
+    if plan_outcome.cut || plan_outcome.failed.is_some() {
+        machines.boots.leave(machine.vm);
+    }
     match plan_outcome {
         PlanOutcome { cut: true, .. } => Err(OpError::Cancelled),
         PlanOutcome { failed: Some((verb, error)), .. } => Err(OpError::Failed { verb, error }),

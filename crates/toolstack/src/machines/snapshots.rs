@@ -130,7 +130,9 @@ impl Machines {
         let from = self.place(from, SrFeature::VdiAttach).await?;
         let to = self.place(to, SrFeature::VdiCreate).await?;
         let mut source = from.driver.images(from.sr, vdi).await?;
-        let path = to.driver.prepare_copy(to.sr, copy, bytes).await?;
+        // Partition tables count in blocks.
+        let block_size = from.driver.block_size(from.sr, vdi).await?;
+        let path = to.driver.prepare_copy(to.sr, copy, bytes, block_size).await?;
         let copied = loop {
             let convert = ImageConvert::whole(source.clone(), path.clone(), ImageFormat::Raw);
             let copied = from.datapath.convert(&convert, progress).await;
@@ -295,7 +297,7 @@ async fn create(datapath: &dyn Datapath, growing: &[Growing]) -> Result<(), Step
     }
     let served = growing.iter().filter_map(|one| {
         let id = one.disk.clone()?;
-        Some(SnapshotDisk { id, file: one.layer.file.clone(), format: ImageFormat::Qcow2 })
+        Some(SnapshotDisk { id, file: one.layer.file.clone(), format: one.layer.format() })
     });
     let disks: Vec<_> = served.collect();
     if disks.is_empty() { Ok(()) } else { Ok(datapath.snapshot(&disks).await?) }
@@ -306,7 +308,7 @@ pub(super) async fn create_layer(datapath: &dyn Datapath, layer: &Layer) -> Resu
     let unknown = || missing("no image file for", layer.file.display());
     let (base, base_format) = layer.base.image().ok_or_else(unknown)?;
     let base = base.path().ok_or_else(unknown)?.to_owned();
-    let (path, format) = (layer.file.clone(), ImageFormat::Qcow2);
+    let (path, format) = (layer.file.clone(), layer.format());
     let call = ImageSnapshotCall { base, base_format, path, format };
     Ok(datapath.create_layer(&call).await?)
 }

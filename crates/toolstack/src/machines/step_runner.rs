@@ -117,6 +117,7 @@ impl MachineStepRunner {
                     |MemoryShortfall { needed, available }| StepError::Memory { needed, available };
                 self.machines.take_memory(vm, bytes).map_err(short)?;
             }
+            StepAction::TakeBootPlace => self.machines.boots.take_place(vm).await,
             StepAction::DomainCreate(domid) => {
                 // Until the call succeeds, it is unknown whether a domain was created.
                 self.machine.observed().domain =
@@ -127,6 +128,7 @@ impl MachineStepRunner {
             }
             StepAction::DomainRun => {
                 hv.run(vm).await?;
+                self.machines.boots.running(vm);
                 self.machine.observed().runs(RunState::Running);
             }
             StepAction::DomainPause => {
@@ -145,10 +147,12 @@ impl MachineStepRunner {
             StepAction::DomainKill => {
                 hv.kill(vm).await?;
                 self.machines.memory.release(vm);
+                self.machines.boots.ended(vm);
                 self.machine.observed().no_domain(DomainState::Remains);
             }
             StepAction::DomainForget => {
                 hv.forget(vm).await?;
+                self.machines.boots.ended(vm);
                 self.machine.observed().no_domain(DomainState::Absent);
             }
             // The other steps do not concern the domain, and a record needs no call.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, Replace, SnapshotDisk};
@@ -42,6 +42,11 @@ pub trait Datapath: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Replaces the backend of a disk by another one with the same content.
     fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Creates an image, which does not exist yet.
+    fn create_image<'a>(
+        &'a self,
+        create: &'a ImageCreate,
+    ) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Creates an image over another one that no program writes.
     fn create_layer<'a>(
         &'a self,

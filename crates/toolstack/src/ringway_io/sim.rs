@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
-use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
@@ -108,6 +108,7 @@ fn geometry(disk: &Disk) -> Geometry {
     let size_bytes = match &disk.spec.backend {
         Backend::Null(size) | Backend::Memory(size) | Backend::Raw { size, .. } => *size,
         Backend::Model(model) => model.size,
+        Backend::Golden(golden) => golden.size.unwrap_or(0),
         Backend::File(_) | Backend::Qcow2 { .. } | Backend::Vhd { .. } => 0,
     };
     Geometry { size_bytes, block_size: 512, read_only: disk.spec.read_only }
@@ -214,6 +215,13 @@ impl Datapath for SimPath {
 
     fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>> {
         Box::pin(self.about(&replace.id, |disk| disk.spec.backend = replace.backend.clone()))
+    }
+
+    fn create_image<'a>(
+        &'a self,
+        _create: &'a ImageCreate,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::CreateLayer, ""), |_| Ok(())))
     }
 
     fn create_layer<'a>(

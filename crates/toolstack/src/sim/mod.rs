@@ -96,6 +96,7 @@ pub fn drivers(sim: &Arc<Sim>) -> Drivers {
         io: Arc::new(SimPaths(Arc::clone(sim))),
         net: Arc::new(SimNet(Arc::clone(sim))),
         switch: Arc::new(SimSwitch(Arc::clone(sim))),
+        cpus: None,
         memory: Arc::new(SimMemory(HostBytes { total: HOST_BYTES, available: HOST_BYTES })),
         srs: vec![
             Arc::new(SimSr::new(sim, "dir")),

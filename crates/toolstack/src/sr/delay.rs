@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
@@ -144,6 +145,10 @@ impl SrDriver for DelayedDriver {
         self.inner.scan(sr)
     }
 
+    fn space(&self, sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
+        self.inner.space(sr)
+    }
+
     fn create_volume(
         &self,
         sr: SrId,
@@ -155,6 +160,20 @@ impl SrDriver for DelayedDriver {
 
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.destroy_volume(sr, vdi)
+    }
+
+    fn prepare_image(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+        format: ImageFormat,
+    ) -> BoxFuture<'_, Result<ImageCreate, SrError>> {
+        self.inner.prepare_image(sr, vdi, bytes, format)
+    }
+
+    fn settle_image(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Volume, SrError>> {
+        self.inner.settle_image(sr, vdi)
     }
 
     fn prepare_resize(
@@ -232,13 +251,18 @@ impl SrDriver for DelayedDriver {
         self.inner.images(sr, vdi)
     }
 
+    fn block_size(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<BlockSize, SrError>> {
+        self.inner.block_size(sr, vdi)
+    }
+
     fn prepare_copy(
         &self,
         sr: SrId,
         vdi: VdiId,
         bytes: u64,
+        block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
-        self.inner.prepare_copy(sr, vdi, bytes)
+        self.inner.prepare_copy(sr, vdi, bytes, block_size)
     }
 
     fn begin_merge(

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
-use model::image::ImageFormat;
+use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
@@ -159,6 +159,14 @@ pub struct Layer {
     pub base: Backend,
 }
 
+impl Layer {
+    /// Returns the format of the new image.
+    pub fn format(&self) -> ImageFormat {
+        let base = self.base.image().map_or(ImageFormat::Raw, |(_, format)| format);
+        base.of_layer()
+    }
+}
+
 /// Merge of images of an SR that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresentMerge {
@@ -201,6 +209,10 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Returns the space and the volumes of the SR.
     fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>>;
+    /// Returns the space of an attached SR. `None` if its type does not tell without a scan.
+    fn space(&self, _sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// Creates a volume of zeroes with this size in bytes.
     fn create_volume(
         &self,
@@ -208,6 +220,22 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
+    /// Begins a volume of zeroes with an image of this format, which is not raw, and names the image.
+    /// The caller creates it, then calls [`SrDriver::settle_image`]. Until then there is no volume, and
+    /// the next attach of the SR removes what is left.
+    fn prepare_image(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+        _format: ImageFormat,
+    ) -> BoxFuture<'_, Result<ImageCreate, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
+    /// Makes a volume of an image that was prepared and exists.
+    fn settle_image(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
     /// Removes a volume.
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Checks that a volume can grow to this size in bytes. Returns its images if the caller, or a
@@ -305,13 +333,20 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn images(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
-    /// Returns the file for the copy of a volume of this size in bytes. The copy is a volume as soon
+    /// Returns the block size that guests know of a volume.
+    fn block_size(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<BlockSize, SrError>> {
+        let usual = BlockSize::Bytes(BlockSize::DEFAULT_BYTES);
+        Box::pin(std::future::ready(Ok(usual)))
+    }
+    /// Returns the file for the copy of a volume of this size in bytes, which guests know with this
+    /// block size. The copy is a volume as soon
     /// as the file exists. [`SrDriver::settle_layer`] returns it.
     fn prepare_copy(
         &self,
         _sr: SrId,
         _vdi: VdiId,
         _bytes: u64,
+        _block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }

@@ -229,6 +229,7 @@ impl SrDriver for SimSr {
         sr: SrId,
         vdi: VdiId,
         bytes: u64,
+        _block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
         Box::pin(self.call((CallKind::PrepareCopy, sr, Some(vdi)), move |state| {
             volume(state, sr, vdi).bytes = bytes;

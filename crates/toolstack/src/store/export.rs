@@ -75,6 +75,32 @@ pub fn import(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, St
     if there > 0 {
         return Err(StoreError::NotEmpty { rows: there });
     }
+    let batch = read(from)?;
+    store.commit(&batch)?;
+    Ok(batch.changes.len())
+}
+
+/// Replaces the content of a store by an export, atomically. Returns the number of rows. Counting of
+/// changes continues above what clients may have seen, so this counts as an unclean end.
+///
+/// # Errors
+/// The store cannot be read or written, or the text is not a complete export that this version
+/// supports.
+pub fn replace(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, StoreError> {
+    let Contents { generation, ceiling, rows, .. } = store.load()?;
+    let mut batch = read(from)?;
+    let many = batch.changes.len();
+    for (key, _) in rows {
+        batch.changes.entry(key).or_insert(None);
+    }
+    batch.generation = batch.generation.max(generation);
+    batch.ceiling = batch.ceiling.max(ceiling);
+    store.commit(&batch)?;
+    Ok(many)
+}
+
+/// Reads an export as a batch that stores its rows.
+fn read(from: &mut dyn BufRead) -> Result<Batch, StoreError> {
     let mut lines = Lines { from, number: 0 };
     let first: First = lines.next()?.ok_or_else(|| lines.bad("the export is empty"))?;
     if first.schema > SCHEMA {
@@ -103,8 +129,7 @@ pub fn import(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, St
     if many < first.rows {
         return Err(lines.bad(format!("{} rows were announced; only {many} follow", first.rows)));
     }
-    store.commit(&batch)?;
-    Ok(many)
+    Ok(batch)
 }
 
 /// Lines of an import.

@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use error::{Holder, StoreError};
-pub use export::{export, import};
+pub use export::{export, import, replace};
 pub use memory::MemoryStore;
 pub use redb::RedbStore;
 

@@ -78,8 +78,8 @@ impl Machine {
         for (class, field) in [("VBD", "VBDs"), ("VIF", "VIFs")] {
             for reference in record.texts(field) {
                 match client.record(class, reference) {
-                    // A drive without a medium is not served.
-                    Ok(record) if record.flag("empty") => {}
+                    // QEMU opens CDs itself.
+                    Ok(record) if record.text("type") == "CD" => {}
                     Ok(record) => devices.push(Device::of(class, &record)),
                     // It was destroyed meanwhile.
                     Err(error) if error.code() == Some("HANDLE_INVALID") => {}

@@ -1,6 +1,6 @@
 //! Commands for hosts, the pool, tasks and secrets.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -38,6 +38,14 @@ pub(super) const COMMANDS: &[Command] = &[
         dump_database,
     )
     .required(&["file-name"]),
+    Command::own(
+        "pool-restore-database",
+        "Replaces all records of the pool by a dump, at the next start of `ringwayd`. Machines must \
+         be halted. With --dry-run the dump is only checked.",
+        restore_database,
+    )
+    .required(&["file-name"])
+    .optional(&["dry-run"]),
     Command::on_selected("host-reboot", &HOST, "host.reboot", "Reboots hosts.").later(),
     Command::on_selected("host-shutdown", &HOST, "host.shutdown", "Powers hosts off.").later(),
     Command::own("host-cpu-info", "Shows information about the CPUs of hosts.", cpu_info).of(&HOST),
@@ -77,6 +85,23 @@ fn dump_database(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError
     }
     written.map_err(failed)?;
     Ok(Printed::nothing())
+}
+
+fn restore_database(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
+    let path = params.required("file-name")?;
+    let dry_run = params.flag("dry-run")?;
+    let failed = |error| XeError::error(format!("cannot read {path}: {error}"));
+    let mut file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let length = metadata.is_file().then_some(metadata.len());
+    let to = format!("/pool/xmldbdump?dry_run={dry_run}");
+    xe.client().put(&to, length, &mut file, &mut |_| {})?;
+    Ok(Printed::Text(match dry_run {
+        true => "Dry-run restore was successful\n".to_owned(),
+        false => "The database will be restored when ringwayd starts again \
+                  (systemctl restart ringwayd)\n"
+            .to_owned(),
+    }))
 }
 
 fn cpu_info(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {

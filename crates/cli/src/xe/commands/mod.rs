@@ -258,6 +258,18 @@ impl ResolvedCommand {
         }
     }
 
+    /// Returns a parameter that the command does not have. A command that selects objects takes their
+    /// fields, too, and has none.
+    pub(crate) fn unknown<'a>(&self, params: &'a Params) -> Option<&'a str> {
+        match self {
+            Self::Written(command) if command.selector_type.is_none() => {
+                let known = [command.required, command.optional].concat();
+                params.others(&known).first().map(|(name, _)| *name)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the help text.
     pub(crate) fn help(&self) -> String {
         match self {

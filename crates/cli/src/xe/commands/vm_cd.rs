@@ -18,9 +18,13 @@ const EMPTY: &str = "<EMPTY>";
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("cd-list", "Lists the CDs that machines can use.", list),
     Command::own("vm-cd-list", "Lists the CD drives of machines and their CDs.", drives).of(&VM),
-    Command::own("vm-cd-add", "Adds a CD drive with a CD to machines.", add)
-        .required(&["cd-name", "device"])
-        .of(&VM),
+    Command::own(
+        "vm-cd-add",
+        "Adds a CD drive with a CD to machines, or puts it into the empty drive at this device.",
+        add,
+    )
+    .required(&["cd-name", "device"])
+    .of(&VM),
     Command::own(
         "vm-cd-remove",
         "Removes the CD drive with this CD from machines; `<EMPTY>` is an empty one.",
@@ -77,6 +81,12 @@ fn add(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let device = params.required("device")?;
     let all = selector::some(xe, params, &VM, &["cd-name", "device"])?;
     selector::in_turn(xe, &all, |xe, one| {
+        // A machine of a template for installation media has a drive where documents add one.
+        let is_there = |drive: &Record| drive.text("userdevice") == device && drive.flag("empty");
+        let mut drives = devices(xe, one, "CD")?.into_iter();
+        if let Some((drive, _)) = drives.find(|(_, drive)| is_there(drive)) {
+            return xe.run("VBD.insert", &[Value::Str(drive), disc.clone()]).map(|_| ());
+        }
         let new = vbd::New { vm: one.value(), disk: disc.clone(), device, ..vbd::New::cd() };
         vbd::create_and_plug(xe, &one.record, new)
     })?;

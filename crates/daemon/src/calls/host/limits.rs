@@ -12,10 +12,11 @@ use crate::dispatch::{Ctx, text};
 type Limit = fn(&mut StepLimits) -> &mut u16;
 
 /// Keys in `other_config` with their limits.
-const LIMITS: [(&str, Limit); 3] = [
+const LIMITS: [(&str, Limit); 4] = [
     ("worker-pool-size", |limits| &mut limits.host),
     ("worker-pool-size-machine", |limits| &mut limits.machine),
     ("worker-pool-size-sr", |limits| &mut limits.sr),
+    ("boots", |limits| &mut limits.boots),
 ];
 
 /// Returns the limits. Keys that are not set have the configured values.

@@ -45,11 +45,15 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
         put(&mut fields, vbd::Field::empty, Value::Bool(new_vbd.empty));
         let disk = if new_vbd.empty { Value::text(NULL_REF) } else { new_vbd.disk.value() };
         put(&mut fields, vbd::Field::VDI, disk);
-        let known = model::vbd::ALGORITHMS.iter().map(|name| Value::text(*name)).collect();
-        put(&mut fields, vbd::Field::qos_supported_algorithms, Value::Set(known));
+        put(&mut fields, vbd::Field::qos_supported_algorithms, supported_algorithms());
         tx.create(&vbd::CLASS, fields)
     })?;
     Ok(made.value())
+}
+
+/// Returns the algorithms that a VBD's limits can have.
+pub(crate) fn supported_algorithms() -> Value {
+    Value::Set(model::vbd::ALGORITHMS.iter().map(|name| Value::text(*name)).collect())
 }
 
 fn wanted(given: &BTreeMap<String, Value>) -> NewVbd {

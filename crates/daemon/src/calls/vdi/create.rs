@@ -3,23 +3,30 @@
 use std::collections::BTreeMap;
 
 use model::id::{Uuid, VdiId};
+use model::image::ImageFormat;
+use model::plan::StepAction;
 use model::sr::SrOp;
 use model::vdi::VdiOp;
+use toolstack::machines::{OpError, StepError};
 use toolstack::sr::{SrError, Volume};
 use xenapi::table::{FieldIx, vdi};
 use xenapi::{ApiError, Value, codes};
 
+use super::snapshot::placed;
 use super::{Disk, begin, check_sr, disk_of, given, mark_sr, nothing, taken};
 use crate::db::{Ref, Tx};
 use crate::dispatch::generic::constructed;
-use crate::dispatch::{Args, CallResult, Ctx};
-use crate::errors::{About, refused, storage_failed};
+use crate::dispatch::{Args, CallResult, Ctx, text};
+use crate::errors::{About, failed, refused, storage_failed};
 use crate::ops::current_ops::CurrentOps;
 use crate::ops::run::OpCaller;
 use crate::random;
 use crate::records::effects;
 use crate::records::fields::{bytes, size};
 use crate::storage::{self, SrHandle, names};
+
+/// Key in `sm_config` of a VDI with the format of its image, as XenServer names it.
+pub(super) const FORMAT: &str = "type";
 
 /// Largest VDI in bytes, given by the range of file offsets.
 const MAX_BYTES: u64 = i64::MAX as u64 & !0xfff;
@@ -51,10 +58,17 @@ pub(in crate::calls) async fn create_disk(
     bytes: u64,
     mut fields: Vec<(FieldIx, Value)>,
 ) -> Result<Ref, ApiError> {
-    let storage = ctx.read(|view| ctx.app.storage.of(view, place))?;
+    let format = image_format(&fields)?;
+    let (storage, (sr, kind)) = ctx.read(|view| placed(ctx, view, place))?;
     let under_way = begin_sr(ctx, place, SrOp::VdiCreate).await?;
     let id = VdiId(Uuid::from_random(random::bytes()));
-    let volume = storage.create_volume(id, bytes).await?;
+    let volume = match format {
+        ImageFormat::Raw => storage.create_volume(id, bytes).await?,
+        format => {
+            let created = ctx.app.machines.create_volume((sr, &kind), id, bytes, format).await;
+            created.map_err(|error| not_created(ctx, place, error))?
+        }
+    };
     let recorded = ctx.change_stored(|tx| {
         fields.retain(|(field, _)| *field != FieldIx::from(vdi::Field::virtual_size));
         record(tx, place, &volume, fields)
@@ -72,6 +86,19 @@ pub(in crate::calls) async fn create_disk(
             Err(error)
         }
     }
+}
+
+/// Returns the format of the image of a new VDI.
+fn image_format(fields: &[(FieldIx, Value)]) -> Result<ImageFormat, ApiError> {
+    let sm_config = fields.iter().find(|(field, _)| *field == vdi::Field::sm_config.into());
+    let Some((_, Value::Map(members))) = sm_config else { return Ok(ImageFormat::Raw) };
+    let Some(format) = members.get(FORMAT).map(text) else { return Ok(ImageFormat::Raw) };
+    format.parse().map_err(|why: String| codes::value_not_supported("sm_config:type", format, &why))
+}
+
+fn not_created(ctx: &Ctx, place: &Ref, error: StepError) -> ApiError {
+    let error = OpError::Failed { verb: StepAction::Record, error };
+    failed(&ctx.app.db, error, &About::sr(place, SrOp::VdiCreate))
 }
 
 /// Records a new volume, with these additional fields.

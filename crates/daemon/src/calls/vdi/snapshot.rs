@@ -184,6 +184,12 @@ pub(in crate::calls) async fn copy_disk(
     let recorded = ctx.change_stored(|tx| {
         let mut fields = inherited(&tx.view(), &disk.disk)?;
         fields.retain(|(field, _)| *field != FieldIx::from(vdi::Field::SR));
+        // A copy is a raw image.
+        if let Some((_, Value::Map(members))) =
+            fields.iter_mut().find(|(field, _)| *field == FieldIx::from(vdi::Field::sm_config))
+        {
+            members.remove(super::create::FORMAT);
+        }
         fields.push((vdi::Field::SR.into(), to.value()));
         record(tx, &to, &volume, fields)
     });

@@ -137,7 +137,8 @@ fn a_value_must_fit_its_field() {
     let none = vec![(vm::Field::uuid.into(), Value::text("no\nUUID"))];
     assert_eq!(db.change(|tx| tx.create(of("VM"), none)).unwrap_err().code, "INVALID_VALUE");
     let same = vec![(vm::Field::uuid.into(), uuid)];
-    assert_eq!(db.change(|tx| tx.create(of("VM"), same)).unwrap_err().code, "INTERNAL_ERROR");
+    let refused = db.change(|tx| tx.create(of("VM"), same)).unwrap_err();
+    assert_eq!(refused.code, "DB_UNIQUENESS_CONSTRAINT_VIOLATION");
 }
 
 #[test]

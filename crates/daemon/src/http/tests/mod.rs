@@ -20,7 +20,7 @@ use xenapi::{ApiError, Value};
 
 use super::limits::ConnectionLimiter;
 use super::{ApiHandler, ApiListener, ConsoleError, ConsoleLine, ConsoleRequest, Peer, Server};
-use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody};
+use super::{DiskRequest, ExportBody, ImportAnswer, ImportBody, RestoreRequest};
 use crate::sessions::ConnectionSession;
 
 /// Longer than any test.
@@ -100,6 +100,15 @@ impl ApiHandler for Echo {
         _: Peer,
     ) -> BoxFuture<'static, Result<ImportAnswer, ApiError>> {
         Box::pin(async move { Ok(ImportAnswer::Done("OpaqueRef:task".to_owned())) })
+    }
+
+    fn restore(
+        &self,
+        _: RestoreRequest,
+        _: ImportBody,
+        _: Peer,
+    ) -> BoxFuture<'static, Result<(), ApiError>> {
+        Box::pin(async move { Ok(()) })
     }
 
     fn metrics(&self) -> String {

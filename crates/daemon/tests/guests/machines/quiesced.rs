@@ -40,6 +40,15 @@ fn a_guest_is_at_rest_while_its_disks_are_taken() {
     world.call("VM.start", &start(&machine.reference));
     let mut shell = world.shell(&machine);
     shell.run("agent", PATIENCE).unwrap();
+    eventually("the times of its boot are recorded", || {
+        let vm = world.client.record("VM", &machine.reference).unwrap();
+        let metrics = vm.reference("metrics").unwrap().to_owned();
+        let metrics = world.client.record("VM_metrics", &metrics).unwrap();
+        let config = metrics.pairs("other_config");
+        ["place", "devices", "guest"]
+            .iter()
+            .all(|part| config.contains_key(&*format!("boot-{part}-ms")))
+    });
     let make =
         "/usr/sbin/mke2fs -q -t ext4 /dev/vda && mkdir -p /data && mount -t ext4 /dev/vda /data";
     shell.run(make, PATIENCE).unwrap();

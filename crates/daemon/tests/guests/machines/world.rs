@@ -91,13 +91,16 @@ impl World {
         }
     }
 
-    /// Creates a VM with a disk from this template.
+    /// Creates a VM with a disk from this template, and without a CD drive.
     fn machine(&mut self, template: &str, name: &str) -> Machine {
         let found = self.call("VM.get_by_name_label", &of(template));
         let Value::Set(found) = found else { panic!("{found:?}") };
         let from = found.into_iter().next().unwrap();
         let reference = self.made("VM.clone", &[from, Value::text(name)]);
         self.call("VM.remove_from_other_config", &with(&reference, [Value::text("disks")]));
+        for drive in self.record("VM", &reference).texts("VBDs") {
+            self.call("VBD.destroy", &of(drive));
+        }
         self.call("VM.provision", &of(&reference));
         let (slot, disk) = self.device(&reference);
         let uuid = self.record("VM", &reference).text("uuid").to_owned();

@@ -9,15 +9,15 @@ fn a_machines_disks_come_and_go() {
     let typed = Typed::new();
     let vm = typed.machine("m");
     let disks = || typed.list("vbd", &[&to("vm-uuid", &vm), "params=userdevice"]);
-    typed.does(&["vm-disk-add", "vm=m", "disk-size=1GiB", "device=3"]);
-    assert_eq!(disks(), ["0", "3"]);
+    typed.does(&["vm-disk-add", "vm=m", "disk-size=1GiB", "device=4"]);
+    assert_eq!(disks(), ["0", "3", "4"]);
     let shown = typed.prints(&["vm-disk-list", "vm=m"]);
     assert!(shown.contains(GIB), "{shown}");
-    let disk = typed.only("vbd", &[&to("vm-uuid", &vm), "userdevice=3", "params=vdi-uuid"]);
-    typed.does(&["vm-disk-remove", "vm=m", "device=3"]);
-    assert_eq!(disks(), ["0"]);
+    let disk = typed.only("vbd", &[&to("vm-uuid", &vm), "userdevice=4", "params=vdi-uuid"]);
+    typed.does(&["vm-disk-remove", "vm=m", "device=4"]);
+    assert_eq!(disks(), ["0", "3"]);
     assert_eq!(typed.list("vdi", &[&to("uuid", &disk)]), Vec::<String>::new(), "it is destroyed");
-    let refused = typed.fails(&["vm-disk-remove", "vm=m", "device=3"]);
+    let refused = typed.fails(&["vm-disk-remove", "vm=m", "device=4"]);
     assert!(refused.contains("Disk not found"), "{refused}");
 }
 
@@ -56,6 +56,30 @@ fn devices_are_plugged_and_media_are_put_in() {
     typed.does(&["vm-shutdown", "vm=m", "--force"]);
     typed.does(&["vdi-destroy", &to("uuid", &disk)]);
     assert_eq!(typed.list("vdi", &[&to("uuid", &disk)]), Vec::<String>::new());
+}
+
+/// A VM from installation media has a drive where XenServer's documents add one.
+#[test]
+fn a_new_machine_takes_a_cd() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let sr = typed.prints(&["sr-create", "name-label=discs", "type=sim", "content-type=iso"]);
+    for name in ["name-label=one.iso", "name-label=two.iso"] {
+        typed.prints(&["vdi-create", &to("sr-uuid", &sr), name, "virtual-size=1GiB", "type=user"]);
+    }
+    let drive = typed.only("vbd", &[&to("vm-uuid", &vm), "type=CD"]);
+    let shown = || typed.prints(&["vm-cd-list", "vm=m"]);
+    assert!(shown().contains("empty ( RO): true"), "{}", shown());
+    typed.does(&["vm-cd-insert", "vm=m", "cd-name=one.iso"]);
+    assert!(shown().contains("one.iso"), "{}", shown());
+    typed.does(&["vm-cd-eject", "vm=m"]);
+    typed.does(&["vm-cd-add", "vm=m", "cd-name=two.iso", "device=3"]);
+    assert!(shown().contains("two.iso"), "{}", shown());
+    assert_eq!(typed.only("vbd", &[&to("vm-uuid", &vm), "type=CD"]), drive);
+    let refused = typed.fails(&["vm-cd-add", "vm=m", "cd-name=one.iso", "device=3"]);
+    assert!(refused.contains("3"), "{refused}");
+    typed.does(&["vm-cd-add", "vm=m", "cd-name=one.iso", "device=2"]);
+    assert_eq!(typed.list("vbd", &[&to("vm-uuid", &vm), "type=CD"]).len(), 2);
 }
 
 #[test]

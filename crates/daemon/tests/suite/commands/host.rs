@@ -141,3 +141,70 @@ fn the_database_is_dumped_to_a_new_file() {
     let refused = typed.fails(&["pool-dump-database", &to_file]);
     assert!(refused.contains("name a new file"), "{refused}");
 }
+
+#[test]
+fn the_database_is_restored_at_the_next_start() {
+    let mut typed = Typed::new();
+    let vm = typed.machine("kept");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump");
+    let file = to("file-name", path.to_str().unwrap());
+    typed.does(&["pool-dump-database", &file]);
+    typed.does(&["vm-param-set", &to("uuid", &vm), "name-label=renamed"]);
+    typed.does(&["vm-start", "vm=renamed"]);
+    let restore = ["pool-restore-database", &file];
+    let refused = typed.fails(&restore);
+    assert!(refused.contains("renamed is not halted"), "{refused}");
+    typed.does(&["vm-shutdown", "vm=renamed", "--force"]);
+    let tried = typed.prints(&[&restore[..], &["--dry-run"]].concat());
+    assert!(tried.contains("successful"), "{tried}");
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    assert_eq!(typed.get("vm", &vm, "name-label"), "renamed", "a dry run changes nothing");
+    let other = typed.machine("later");
+    let done = typed.prints(&restore);
+    assert!(done.contains("starts again"), "{done}");
+    assert_eq!(typed.get("vm", &vm, "name-label"), "renamed");
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    assert_eq!(typed.get("vm", &vm, "name-label"), "kept");
+    assert_eq!(typed.list("vm", &[&to("uuid", &other)]), Vec::<String>::new());
+    let state = typed.daemon.dir().join("state");
+    let former = std::fs::read_to_string(state.join("copies/before-restore")).unwrap();
+    assert!(former.contains("renamed"), "{former:.200}");
+    // The restore is done once.
+    typed.does(&["vm-param-set", &to("uuid", &vm), "name-label=after"]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    assert_eq!(typed.get("vm", &vm, "name-label"), "after");
+}
+
+#[test]
+fn what_is_no_database_is_not_restored() {
+    let typed = Typed::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump");
+    let file = to("file-name", path.to_str().unwrap());
+    let missing = typed.fails(&["pool-restore-database", &file]);
+    assert!(missing.contains("cannot read"), "{missing}");
+    typed.does(&["pool-dump-database", &file]);
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let (cut, _) = whole.split_at(whole.len() / 2);
+    let none = "{\"schema\":1,\"generation\":1,\"ceiling\":2,\"rows\":0}\n";
+    for (text, says) in [
+        ("", "the export is empty"),
+        (cut, "line"),
+        (none, "no pool"),
+        ("<?xml version=\"1.0\"?><database/>\n", "line 1"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        for word in ["--dry-run", "dry-run=false"] {
+            let refused = typed.fails(&["pool-restore-database", &file, word]);
+            assert!(refused.contains(says), "{refused}");
+        }
+    }
+    let state = typed.daemon.dir().join("state");
+    let names = std::fs::read_dir(state).unwrap().map(|one| one.unwrap().file_name());
+    let left = names.filter(|name| name.to_string_lossy().contains("restore"));
+    assert_eq!(left.count(), 0);
+}

@@ -70,7 +70,7 @@ fn machines_change_their_state_and_go() {
     let refused = typed.fails(&["vm-destroy", &of]);
     assert!(refused.contains("expected: halted"), "{refused}");
     typed.does(&["vm-shutdown", &of, "--force"]);
-    let disk = typed.only("vbd", &[&to("vm-uuid", &vm), "params=vdi-uuid"]);
+    let disk = typed.only("vbd", &[&to("vm-uuid", &vm), "type=Disk", "params=vdi-uuid"]);
     typed.does(&["vm-destroy", &of]);
     assert_eq!(typed.list("vm", &[&of]), Vec::<String>::new());
     assert_eq!(typed.only("vdi", &[&to("uuid", &disk)]), disk, "disks stay");
@@ -119,7 +119,7 @@ fn goes_to_its_end(typed: &Typed) {
 fn templates_and_clones() {
     let typed = Typed::new();
     let vm = typed.prints(&["vm-install", "template=Other install media", "new-name-label=bare"]);
-    let disk = typed.only("vbd", &[&to("vm-uuid", &vm)]);
+    let disk = typed.only("vbd", &[&to("vm-uuid", &vm), "type=Disk"]);
     typed.does(&["vbd-destroy", &to("uuid", &disk)]);
     // A VM without disks can be cloned, because no disk must be copied.
     let copy = typed.prints(&["vm-clone", "vm=bare", "new-name-label=copy"]);

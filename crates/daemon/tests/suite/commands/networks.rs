@@ -76,7 +76,7 @@ fn a_refused_value_leaves_the_former_one() {
         "device=0",
         "mac=random",
     ]);
-    let (vif_is, vbd_is) = (to("uuid", &vif), to("uuid", &typed.only("vbd", &[])));
+    let (vif_is, vbd_is) = (to("uuid", &vif), to("uuid", &typed.only("vbd", &["type=Disk"])));
     let host_is = to("uuid", &typed.only("host", &[]));
     typed.does(&["vm-start", "vm=m"]);
     typed.does(&["vif-param-set", &vif_is, "qos_algorithm_type=ratelimit"]);

@@ -45,6 +45,23 @@ fn what_is_not_done_here_says_so() {
     assert_eq!(states(&typed.prints(&["vm-param-list", &of])), states(&before));
 }
 
+/// A part of a value, or another name, does not get lost.
+#[test]
+fn what_is_no_parameter_is_named() {
+    let typed = Typed::new();
+    let sr = to("sr-uuid", &typed.only("sr", &["type=dir"]));
+    for (words, says) in [
+        (&["vdi-create", &sr, "name-label=d", "virtual-size=1", "GiB"][..], "what is 'GiB'?"),
+        (&["network-create", "name-label=my", "network"], "what is 'network'?"),
+        (&["vbd-create", "vm-uuid=x", "userdevice=1"], "not found: device, and 'userdevice'"),
+        (&["pool-dump-database", "filename=x"], "not found: file-name, and 'filename'"),
+    ] {
+        let refused = typed.fails(words);
+        assert!(refused.contains(says), "{words:?}: {refused}");
+    }
+    assert_eq!(typed.list("vdi", &[]), Vec::<String>::new());
+}
+
 /// Options without an equivalent here are refused. The text names the alternatives.
 #[test]
 fn what_asks_for_something_else_is_told_what_is_there() {
@@ -90,7 +107,7 @@ fn what_asks_for_something_else_is_told_what_is_there() {
         assert_eq!(typed.get("vm", &vm, "power-state"), power, "{words:?}");
     }
     assert_eq!(
-        (typed.only("vdi", &[]), typed.only("vbd", &["params=vdi-uuid"])),
+        (typed.only("vdi", &[]), typed.only("vbd", &["type=Disk", "params=vdi-uuid"])),
         (disk.clone(), disk)
     );
 }

@@ -28,8 +28,11 @@ fn an_import_that_ends_early_leaves_the_disk_as_it_was() {
         let (task, stream) = begin(&mut world, format, image);
         drop(stream);
         assert_eq!(world.failed(&task), ["IMPORT_ERROR_PREMATURE_EOF"], "{format}");
-        // Cancelled.
+        // Cancelled. Meanwhile the disk cannot become read-only.
         let (task, mut stream) = begin(&mut world, format, image);
+        let read_only = [Value::text(disk.as_str()), Value::Bool(true)];
+        let refused = world.client.call("VDI.set_read_only", &read_only).unwrap_err();
+        assert!(refused.to_string().contains("VDI_IN_USE"), "{refused}");
         world.call("task.cancel", &[Value::text(task.as_str())]);
         assert_eq!(world.failed(&task), ["TASK_CANCELLED", &task]);
         assert_eq!(answer(&mut stream).status, 500);
@@ -74,13 +77,13 @@ fn an_export_that_is_cancelled_is_cut() {
     assert_eq!(world.failed(&task), ["TASK_CANCELLED", &task]);
     let cut = answer(&mut stream);
     assert!(cut.status == 200 && cut.body.len() < SIZE, "{}", cut.body.len());
-    // A client that goes away ends its export, too, and the disk is free.
+    // A client that goes away cancels its export, too, and the disk is free.
     let task = world.task();
     let mut stream = world.connect();
     send(&mut stream, &format!("GET /export_raw_vdi/?vdi={disk}&task_id={task}"), "", b"");
     stream.read_exact(&mut [0; 15]).unwrap();
     drop(stream);
-    assert_eq!(world.failed(&task)[0], "INTERNAL_ERROR");
+    assert_eq!(world.failed(&task), ["TASK_CANCELLED", &task]);
     world.call("VDI.destroy", &[Value::text(disk.as_str())]);
 }
 

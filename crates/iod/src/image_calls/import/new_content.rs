@@ -9,7 +9,7 @@ use disk::DiskError;
 use image::format::Backing;
 use image::qcow2::export_cluster_bits;
 use image::{BitSet, ImageError, PlainFile};
-use model::image::ImageFormat;
+use model::image::{ImageBacking, ImageFormat};
 use model::image_stream::ImageImported;
 use model::spec::{Backend, FileRef};
 
@@ -17,7 +17,8 @@ use super::ImportError;
 use crate::image_calls::ImageCallError;
 use crate::image_calls::new_file::NewFile;
 use crate::image_calls::source::Source;
-use crate::image_calls::target::Target;
+use crate::image_calls::target::{Target, TargetFormat};
+use crate::image_calls::vhd;
 
 /// Unit that is written as a whole, in bytes: a cluster of Ringway's own images.
 pub(super) const UNIT: u64 = 64 << 10;
@@ -80,20 +81,28 @@ impl<'a> NewContent<'a> {
 
     fn begin(&mut self, kind: Kind) -> Result<(), ImageCallError> {
         let (file, size) = (self.own_file()?, self.size());
-        let backing = match (self.tree, kind) {
-            (Backend::File(_), Kind::Whole) => None,
-            (Backend::File(file), Kind::Delta) => Some(backing(file, ImageFormat::Raw)?),
+        let format = match (self.tree, kind) {
+            (Backend::File(_), Kind::Whole) => TargetFormat::Raw,
+            (Backend::File(file), Kind::Delta) => {
+                TargetFormat::Qcow2(Some(backing(file, ImageFormat::Raw)?))
+            }
             (Backend::Qcow2 { backing: below, .. }, _) => {
-                below.as_deref().map(backing_of).transpose()?
+                TargetFormat::Qcow2(below.as_deref().map(backing_of).transpose()?)
+            }
+            (Backend::Vhd { backing: below, .. }, _) => {
+                let parent = |below: &Backend| {
+                    let (file, format) = (file_name(below)?, below.image());
+                    let format = format.map(|(_, format)| format.name().into());
+                    vhd::parent(self.path, &ImageBacking { file, format }, self.stop)
+                };
+                TargetFormat::Vhd(below.as_deref().map(parent).transpose()?, None)
             }
             _ => {
-                let why = "only disks in raw and qcow2 images can be imported into";
+                let why = "only disks in image files can be imported into";
                 return Err(ImageCallError::Refused(why.into()));
             }
         };
-        let is_raw = matches!((self.tree, kind), (Backend::File(_), Kind::Whole));
-        let format = if is_raw { ImageFormat::Raw } else { ImageFormat::Qcow2 };
-        let target = Target::create(PlainFile::new(file), format, size, backing);
+        let target = Target::create(PlainFile::new(file), format, size);
         self.image = Some((kind, target.map_err(self.failed())?));
         Ok(())
     }
@@ -149,9 +158,7 @@ impl<'a> NewContent<'a> {
 
     /// Makes zero what the images below the top have and the new content does not.
     fn hide_below(&mut self, target: &mut Target) -> Result<(), ImageCallError> {
-        let Backend::Qcow2 { backing: Some(below), .. } = self.tree else {
-            return Ok(());
-        };
+        let Some(below) = self.tree.below(1) else { return Ok(()) };
         let mut below = Source::open(below, self.stop, false)?;
         // A unit has 64 KiB.
         let zeroes = vec![0; UNIT as usize];
@@ -163,9 +170,9 @@ impl<'a> NewContent<'a> {
 
     /// Copies what the top has and the new content does not.
     fn keep_top(&mut self, target: &mut Target) -> Result<(), ImageCallError> {
-        let below = match self.tree {
-            Backend::Qcow2 { backing: Some(below), .. } => path_of(below)?.display().to_string(),
-            _ => String::new(),
+        let below = match self.tree.below(1) {
+            Some(below) => path_of(below)?.display().to_string(),
+            None => String::new(),
         };
         let mut unit = vec![0; UNIT as usize];
         let mut broken = None;
@@ -217,8 +224,11 @@ fn backing_of(below: &Backend) -> Result<Backing, ImageCallError> {
         Backend::Vhd { .. } => ImageFormat::Vhd,
         _ => ImageFormat::Raw,
     };
-    let name = PathBuf::from(path_of(below)?.file_name().unwrap_or_default());
-    Ok(Backing { file: name, format: Some(format.qemu_name().into()) })
+    Ok(Backing { file: file_name(below)?, format: Some(format.qemu_name().into()) })
+}
+
+fn file_name(below: &Backend) -> Result<PathBuf, ImageCallError> {
+    Ok(PathBuf::from(path_of(below)?.file_name().unwrap_or_default()))
 }
 
 fn backing(file: &FileRef, format: ImageFormat) -> Result<Backing, ImageCallError> {

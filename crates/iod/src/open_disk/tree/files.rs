@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use disk::{Disk as _, DiskError, FileDisk, FileIdentity, FileOptions, OnFull, open_image};
-use image::{ImageError, ImageFile as _, PlainFile, run_now};
+use image::{ImageError, PlainFile};
 use mapped::VhdHead;
-use model::image::ImageFormat;
 use model::spec::FileRef;
 use serde::{Deserialize, Serialize};
 
 use super::super::{OpenError, fenced, options};
-use super::TreeOpener;
+use super::{TreeOpener, signature};
 
 /// Opened file of a tree.
 #[derive(Clone, Debug)]
@@ -46,9 +45,6 @@ pub(super) enum Use {
     Container,
 }
 
-/// First bytes of images with metadata.
-const MAGICS: [([u8; 4], ImageFormat); 2] =
-    [(*b"QFI\xfb", ImageFormat::Qcow2), (*b"cone", ImageFormat::Vhd)];
 /// Alignment of reads that is enough for direct I/O on every storage.
 const MAGIC_ALIGNMENT: usize = 4096;
 
@@ -80,7 +76,7 @@ impl TreeOpener<'_> {
                 FileDisk::adopt(options, fd, state.size, state.lost)?
             }
             (None, FileRef::Path(_)) => match role {
-                Use::Disk { size } => FileDisk::reopen(options, size)?,
+                Use::Disk { size } => FileDisk::reopen(options, size).map_err(odd_size(name))?,
                 Use::Container => FileDisk::open_container(options, None)?,
             },
             (None, FileRef::Fd { fd }) => {
@@ -132,27 +128,18 @@ impl TreeOpener<'_> {
     }
 }
 
-fn duplicate(fd: BorrowedFd<'_>, name: &FileRef) -> Result<OwnedFd, OpenError> {
-    Ok(fd.try_clone_to_owned().map_err(DiskError::os("duplicate", label(name)))?)
+/// Adds to the error of an odd size what the file begins like: images with metadata have such sizes.
+fn odd_size(name: &FileRef) -> impl Fn(DiskError) -> OpenError {
+    move |source| match (&source, signature::container(name)) {
+        (DiskError::OddSize { .. }, Some(advice)) => {
+            OpenError::NoRawImage { name: name.clone(), advice }
+        }
+        _ => source.into(),
+    }
 }
 
-/// Returns a note if a raw image file begins like one of another format. A device is not read: it may
-/// hang, and an attach must not wait for it.
-pub(super) fn raw_note(name: &FileRef, disk: &FileDisk) -> Option<String> {
-    if disk.identity().ok()?.inode == 0 {
-        return None;
-    }
-    let mut magic = [0; 4];
-    let file = PlainFile::direct(Arc::clone(disk.handover().0), MAGIC_ALIGNMENT).ok()?;
-    // An image that cannot be read says so when it is served.
-    let read = async { file.read_at(0, &mut magic).await.map_err(ImageError::io("read", 0)) };
-    run_now(read).ok()?;
-    let (_, format) = MAGICS.into_iter().find(|(known, _)| *known == magic)?;
-    let format = format.name();
-    Some(format!(
-        "{name} is served as a raw image and begins like a {format} image; if it is one, state \
-         that: --format {format}, or the backend {{\"{format}\":{{\"file\":...}}}}"
-    ))
+fn duplicate(fd: BorrowedFd<'_>, name: &FileRef) -> Result<OwnedFd, OpenError> {
+    Ok(fd.try_clone_to_owned().map_err(DiskError::os("duplicate", label(name)))?)
 }
 
 /// Returns the path of a file, or the name of a descriptor in its place.

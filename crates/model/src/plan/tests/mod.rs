@@ -101,6 +101,7 @@ fn short(verb: &StepAction) -> (&'static str, u8) {
     let n = |uuid: Uuid| uuid.bytes()[15];
     match *verb {
         StepAction::TakeMemory(_) => ("memory", 0),
+        StepAction::TakeBootPlace => ("boot-place", 0),
         StepAction::DomainCreate(Domid(n)) => ("create", u8::try_from(n).unwrap()),
         StepAction::DomainRun => ("run", 0),
         StepAction::DomainPause => ("pause", 0),

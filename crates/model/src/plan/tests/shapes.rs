@@ -11,19 +11,20 @@ fn a_start_makes_everything_ready_beside_each_other() {
     let state = machine(vec![disk(5, 1), disk(0, 1), cd(3, 2)], 1);
     let expected = [
         r#"0 ("memory", 0) <- "#,
-        r#"1 ("create", 7) <- 0"#,
-        r#"2 ("attach", 0) <- "#,
-        r#"3 ("activate", 0) <- 2"#,
-        r#"4 ("plug", 0) <- 1 2"#,
-        r#"5 ("attach-ro", 3) <- "#,
-        r#"6 ("activate", 3) <- 5"#,
-        r#"7 ("insert", 3) <- 1 6"#,
-        r#"8 ("attach", 5) <- "#,
-        r#"9 ("activate", 5) <- 8"#,
-        r#"10 ("plug", 5) <- 1 8"#,
-        r#"11 ("vif-create", 0) <- "#,
-        r#"12 ("vif-plug", 0) <- 1 11"#,
-        r#"13 ("run", 0) <- 1 3 4 6 7 9 10 12"#,
+        r#"1 ("boot-place", 0) <- 0"#,
+        r#"2 ("create", 7) <- 1"#,
+        r#"3 ("attach", 0) <- "#,
+        r#"4 ("activate", 0) <- 3"#,
+        r#"5 ("plug", 0) <- 2 3"#,
+        r#"6 ("attach-ro", 3) <- "#,
+        r#"7 ("activate", 3) <- 6"#,
+        r#"8 ("insert", 3) <- 2 7"#,
+        r#"9 ("attach", 5) <- "#,
+        r#"10 ("activate", 5) <- 9"#,
+        r#"11 ("plug", 5) <- 2 9"#,
+        r#"12 ("vif-create", 0) <- "#,
+        r#"13 ("vif-plug", 0) <- 2 12"#,
+        r#"14 ("run", 0) <- 2 4 5 7 8 10 11 13"#,
     ];
     assert_eq!(lines(MachineOp::Start { paused: false }, &state), expected);
     let paused = plan(&MachineOp::Start { paused: true }, &state).unwrap();
@@ -42,10 +43,10 @@ fn a_volume_is_reset_before_anything_of_the_new_domain_has_it() {
     let is_storage = |line: &&String| line.contains("attach") || line.contains("reset");
     let storage: Vec<_> = started.iter().filter(is_storage).collect();
     let expected = [
-        r#"2 ("reset", 0) <- "#,
-        r#"3 ("attach", 0) <- 2"#,
-        r#"6 ("attach-ro", 1) <- "#,
-        r#"9 ("attach", 4) <- 3"#,
+        r#"3 ("reset", 0) <- "#,
+        r#"4 ("attach", 0) <- 3"#,
+        r#"7 ("attach-ro", 1) <- "#,
+        r#"10 ("attach", 4) <- 4"#,
     ];
     assert_eq!(storage, expected);
     let rebooted = lines(MachineOp::HardReboot, &running(machine(vec![resets], 0)));
@@ -64,9 +65,9 @@ fn only_slots_of_one_volume_wait_for_each_other() {
     let other = DiskState { access: Access::Ro, ..disk(2, 1) };
     let state = machine(vec![reads, writes, other], 0);
     let lines = lines(MachineOp::Start { paused: false }, &state);
-    assert!(lines.contains(&r#"2 ("attach-ro", 2) <- "#.into()), "{lines:#?}");
-    assert!(lines.contains(&r#"5 ("attach", 4) <- "#.into()), "{lines:#?}");
-    assert!(lines.contains(&r#"8 ("attach-ro", 0) <- 5"#.into()), "{lines:#?}");
+    assert!(lines.contains(&r#"3 ("attach-ro", 2) <- "#.into()), "{lines:#?}");
+    assert!(lines.contains(&r#"6 ("attach", 4) <- "#.into()), "{lines:#?}");
+    assert!(lines.contains(&r#"9 ("attach-ro", 0) <- 6"#.into()), "{lines:#?}");
     let plan = plan(&MachineOp::Start { paused: false }, &state).unwrap();
     let begun: Vec<_> =
         plan.steps().iter().filter(|step| step.begun).map(|s| short(&s.verb)).collect();
@@ -298,10 +299,11 @@ fn the_longest_path_is_the_sum_along_one_chain() {
     let start =
         |disks: Vec<DiskState>| plan(&MachineOp::Start { paused: false }, &machine(disks, 0));
     let of = |seconds| Duration::from_secs(seconds);
-    // Memory, create, plug, run; the attach and activate of one disk take as long.
-    assert_eq!(start(Vec::new()).unwrap().longest_path(), of(60 + 60 + 30));
+    // Memory, place, create, plug, run; the attach and activate of one disk take as long.
+    let place = 24 * 60 * 60;
+    assert_eq!(start(Vec::new()).unwrap().longest_path(), of(60 + place + 60 + 30));
     let one = start(vec![disk(0, 1)]).unwrap().longest_path();
-    assert_eq!(one, of(60 + 60 + 30 + 30));
+    assert_eq!(one, of(60 + place + 60 + 30 + 30));
     assert_eq!(start((0..100).map(|n| disk(n, 1)).collect()).unwrap().longest_path(), one);
     let stop = plan(&MachineOp::CleanShutdown, &running(machine(vec![disk(0, 1)], 0))).unwrap();
     assert_eq!(stop.longest_path(), of(30 + 1200 + 15 + 60 + 60));

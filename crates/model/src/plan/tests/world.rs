@@ -54,6 +54,8 @@ impl World {
     fn perform(&mut self, verb: &StepAction) {
         match *verb {
             StepAction::TakeMemory(_) => self.memory = true,
+            // Its CPUs do not run yet.
+            StepAction::TakeBootPlace => assert!(!self.has_domain() && self.memory),
             StepAction::DomainCreate(domid) => {
                 assert_eq!(self.seen.domain, DomainState::Absent);
                 assert!(self.memory);

@@ -1,3 +1,4 @@
+mod boots;
 mod chance;
 mod faults;
 mod host;

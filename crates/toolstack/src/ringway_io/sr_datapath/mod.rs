@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use model::image::{ImageConvert, ImageResize, ImageSnapshotCall};
+use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, Replace, Resize, SnapshotDisk, code};
@@ -156,6 +156,11 @@ impl SrDatapath {
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
     }
 
+    async fn create_image(&self, create: ImageCreate) -> Result<(), DatapathError> {
+        let rpc_call = RpcCall::of_all("image.create", json!(create));
+        self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
+    }
+
     async fn resize_image(&self, resize: ImageResize) -> Result<(), DatapathError> {
         let rpc_call = RpcCall::of_all("image.resize", json!(resize));
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
@@ -289,6 +294,14 @@ impl Datapath for SrDatapath {
     fn replace<'a>(&'a self, replace: &'a Replace) -> BoxFuture<'a, Result<(), DatapathError>> {
         let (this, replace) = (self.clone(), replace.clone());
         task(async move { this.replace(&replace).await })
+    }
+
+    fn create_image<'a>(
+        &'a self,
+        create: &'a ImageCreate,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, create) = (self.clone(), create.clone());
+        task(async move { this.create_image(create).await })
     }
 
     fn create_layer<'a>(

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::coalesce::{self, Chain};
 use model::id::{Uuid, VdiId};
+use model::image::ImageFormat;
 use rustix::fs::{AtFlags, statat};
 use rustix::io::Errno;
 
@@ -31,6 +32,17 @@ impl Record {
     fn place_of(&self, merge: &Merging) -> Option<usize> {
         let at = self.images.windows(merge.images.len()).position(|part| part == merge.images);
         at.filter(|_| !self.images.contains(&merge.into))
+    }
+}
+
+/// Returns the format of the image that replaces these, top first. Images over a VHD know it by its
+/// identity, which only a VHD can have.
+fn merged_format(images: &[ImageName]) -> ImageFormat {
+    let [top, lowest] = [images.first(), images.last()].map(|one| one.map(|one| one.format()));
+    match (top, lowest) {
+        (Some(ImageFormat::Vhd), _) => ImageFormat::Vhd,
+        (_, Some(ImageFormat::Raw)) => ImageFormat::Raw,
+        _ => ImageFormat::Qcow2,
     }
 }
 
@@ -57,8 +69,7 @@ impl SrDirectory<'_> {
             self.finish(&mut journal, &records)?;
         }
         let Some(images) = self.planned(&records, kept)? else { return Ok(None) };
-        let is_raw = images.last().is_some_and(|lowest| lowest.unrecorded().is_some());
-        let into = if is_raw { ImageName::raw(into) } else { ImageName::qcow2(into) };
+        let into = ImageName::new(into, merged_format(&images));
         let merge = Merging { images, into };
         let present = self.present(&merge, &records)?;
         journal.merge = Some(merge);

@@ -1,8 +1,8 @@
 //! SRs of types `dir`, `ext` and `file`: images in a directory, on a local or network file system.
 //!
 //! # Layout
-//! `<uuid>.raw` is a sparse volume, or an image that volumes share. `<uuid>.qcow2` is an image over
-//! others, and `<uuid>.vdi` the record of a volume with several images. `.ringway-sr` names the SR of the directory, so that a mount
+//! `<uuid>.raw` is a sparse volume, or an image that volumes share. `<uuid>.qcow2` and `<uuid>.vhd` are
+//! images, most of them over others, and `<uuid>.vdi` is the record of a volume with such images. `.ringway-sr` names the SR of the directory, so that a mount
 //! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
 //! volumes that guests know with the block size of the storage. `.ringway-merge` names the merge of images
 //! that is under way. `.ringway-profile` is the profile of
@@ -14,6 +14,7 @@
 //!
 //! This module accesses no path. The SR's [worker](super::worker) does.
 
+mod created;
 mod directory;
 mod files;
 mod image_tree;
@@ -32,6 +33,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
@@ -148,6 +150,10 @@ impl SrDriver for DirDriver {
         Box::pin(async move { self.work(sr, SrRequest::Scan).await?.into_sr() })
     }
 
+    fn space(&self, sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
+        Box::pin(async move { Ok(Some(self.work(sr, SrRequest::Space).await?.into_sr()?.0)) })
+    }
+
     fn create_volume(
         &self,
         sr: SrId,
@@ -155,6 +161,28 @@ impl SrDriver for DirDriver {
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
         let sr_request = SrRequest::CreateVolume { vdi: vdi.0, bytes };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
+    }
+
+    fn prepare_image(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+        format: ImageFormat,
+    ) -> BoxFuture<'_, Result<ImageCreate, SrError>> {
+        Box::pin(async move {
+            let (size, Attached { place, worker }) =
+                (directory::whole_units(bytes)?, self.places.of(sr)?);
+            let sr_request = SrRequest::PrepareImage { vdi: vdi.0, bytes: size, format };
+            worker.call(sr, &place, sr_request).await?.into_nothing()?;
+            let path = place.join(ImageName::new(vdi.0, format).to_string());
+            Ok(ImageCreate { path, format, size, backing: None, fixed: false })
+        })
+    }
+
+    fn settle_image(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Volume, SrError>> {
+        let sr_request = SrRequest::SettleImage { vdi: vdi.0 };
         Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
     }
 
@@ -219,7 +247,9 @@ impl SrDriver for DirDriver {
         Box::pin(async move {
             let Attached { place, worker } = self.places.of(sr)?;
             let images = worker.call(sr, &place, sr_request).await?.into_images()?;
-            let file = place.join(ImageName::qcow2(layer).to_string());
+            let top = images.first().and_then(|name| ImageName::parse(name));
+            let top = top.ok_or_else(|| SrError::Worker("its answer names no image".into()))?;
+            let file = place.join(top.layer(layer).to_string());
             Ok(Layer { file, base: backend(&place, &images)? })
         })
     }
@@ -290,13 +320,20 @@ impl SrDriver for DirDriver {
         })
     }
 
+    fn block_size(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<BlockSize, SrError>> {
+        let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
+        Box::pin(async move { Ok(self.work(sr, sr_request).await?.into_found()?.2) })
+    }
+
     fn prepare_copy(
         &self,
         sr: SrId,
         vdi: VdiId,
         bytes: u64,
+        block_size: BlockSize,
     ) -> BoxFuture<'_, Result<PathBuf, SrError>> {
-        let sr_request = SrRequest::CheckRoom { bytes };
+        let storage_blocks = block_size == BlockSize::Storage;
+        let sr_request = SrRequest::PrepareCopy { vdi: vdi.0, bytes, storage_blocks };
         Box::pin(async move {
             let Attached { place, worker } = self.places.of(sr)?;
             worker.call(sr, &place, sr_request).await?.into_nothing()?;

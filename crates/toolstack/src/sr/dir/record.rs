@@ -24,40 +24,51 @@ pub(super) const MAX_BYTES: u64 = 16 << 10;
 /// Most images of a volume. Each costs memory and descriptors of each disk over it.
 pub(super) const MAX_IMAGES: usize = 30;
 
-/// Image of a volume. Its file name is `<uuid>.raw` or `<uuid>.qcow2`, in the directory of the SR.
+/// Image of a volume. Its file name is the UUID and the format, in the directory of the SR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ImageName {
     id: Uuid,
-    is_qcow2: bool,
+    format: ImageFormat,
 }
 
 impl ImageName {
+    /// Returns the name of an image of this format.
+    pub(super) fn new(id: Uuid, format: ImageFormat) -> Self {
+        Self { id, format }
+    }
+
     /// Returns the name of a raw image.
     pub(super) fn raw(id: Uuid) -> Self {
-        Self { id, is_qcow2: false }
+        Self::new(id, ImageFormat::Raw)
     }
 
     /// Returns the name of a qcow2 image.
+    #[cfg(test)]
     pub(super) fn qcow2(id: Uuid) -> Self {
-        Self { id, is_qcow2: true }
+        Self::new(id, ImageFormat::Qcow2)
+    }
+
+    /// Returns the name of a new layer over this image.
+    pub(super) fn layer(self, id: Uuid) -> Self {
+        Self::new(id, self.format.of_layer())
     }
 
     /// Parses a file name. `None` for all other names, also for other spellings of a UUID.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (id, extension) = name.split_once('.')?;
         let id = id.parse().ok()?;
-        let image = Self { id, is_qcow2: extension == ImageFormat::Qcow2.name() };
+        let image = Self { id, format: extension.parse().ok()? };
         (image.to_string() == name).then_some(image)
     }
 
     /// Returns the format.
     pub(super) fn format(self) -> ImageFormat {
-        if self.is_qcow2 { ImageFormat::Qcow2 } else { ImageFormat::Raw }
+        self.format
     }
 
     /// Returns the volume that has this raw image without a record.
     pub(super) fn unrecorded(self) -> Option<VdiId> {
-        (!self.is_qcow2).then_some(VdiId(self.id))
+        (self.format == ImageFormat::Raw).then_some(VdiId(self.id))
     }
 }
 
@@ -77,7 +88,7 @@ impl<'de> Deserialize<'de> for ImageName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let name = String::deserialize(from)?;
         Self::parse(&name).ok_or_else(|| {
-            serde::de::Error::custom(format!("{name:?} is not UUID.raw or UUID.qcow2"))
+            serde::de::Error::custom(format!("{name:?} is not UUID.raw, UUID.qcow2 or UUID.vhd"))
         })
     }
 }
@@ -178,9 +189,14 @@ impl Record {
         if !(1..=MAX_IMAGES).contains(&images) {
             return Err(format!("it has {images} images; 1 to {MAX_IMAGES} are possible"));
         }
-        let is_below = |image: &ImageName| !image.is_qcow2;
-        if record.images.iter().rev().skip(1).any(is_below) {
-            return Err("a raw image is over another image".to_owned());
+        for pair in record.images.windows(2) {
+            let [above, below] = [pair.first(), pair.last()].map(|one| one.map(|one| one.format));
+            if above == Some(ImageFormat::Raw) {
+                return Err("a raw image is over another image".to_owned());
+            }
+            if (above, below) == (Some(ImageFormat::Vhd), Some(ImageFormat::Qcow2)) {
+                return Err("a VHD is over a qcow2 image".to_owned());
+            }
         }
         let mut sorted: Vec<_> = record.files().collect();
         sorted.sort();
@@ -258,7 +274,7 @@ mod tests {
         assert_eq!(ImageName::parse(&image.to_string()), Some(image));
         assert_eq!(ImageName::parse(&format!("{}.raw", id(1))), Some(ImageName::raw(id(1))));
         let upper = image.to_string().to_uppercase();
-        for name in ["", "a.raw", "../a.qcow2", "/etc/passwd", &upper, &format!("{}.vhd", id(1))] {
+        for name in ["", "a.raw", "../a.qcow2", "/etc/passwd", &upper, &format!("{}.vmdk", id(1))] {
             assert_eq!(ImageName::parse(name), None, "{name}");
         }
     }
@@ -272,6 +288,7 @@ mod tests {
             (vec![], None, "0 images"),
             (deep, None, "31 images"),
             (vec![raw, a], None, "over another"),
+            (vec![ImageName::new(id(4), ImageFormat::Vhd), a], None, "VHD is over"),
             (vec![a, b, a], None, "twice"),
             (vec![a], Some(a), "twice"),
         ] {

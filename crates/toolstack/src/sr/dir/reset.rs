@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use model::id::{Uuid, VdiId};
 
 use super::directory::SrDirectory;
-use super::record::{ImageName, Record};
+use super::record::Record;
 use super::tree::refused;
 use crate::sr::SrError;
 
@@ -59,7 +59,8 @@ impl SrDirectory<'_> {
             return Ok(Vec::new());
         }
         // Each reset begins with another top, so the name is new.
-        let layer = ImageName::qcow2(Uuid::from_name(&vdi.0, &top.to_string()));
+        let base = below.first().copied().unwrap_or(top);
+        let layer = base.layer(Uuid::from_name(&vdi.0, &top.to_string()));
         self.put_record(vdi, &Record { next: Some(layer), resets: true, ..record })?;
         Ok([layer].iter().chain(&below).map(ToString::to_string).collect())
     }

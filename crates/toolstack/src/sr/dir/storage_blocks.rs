@@ -68,8 +68,31 @@ impl SrDirectory<'_> {
     /// # Errors
     /// The list is invalid, or a system call failed.
     pub(crate) fn copy_storage_blocks(&self, vdi: VdiId, of: VdiId) -> Result<(), SrError> {
+        match self.storage_blocks()? {
+            Some(list) if list.volumes.contains(&of.to_string()) => self.add_storage_blocks(vdi),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a copy of this size in bytes can be begun. Lists it if guests know it with the block
+    /// size of its storage.
+    ///
+    /// # Errors
+    /// The space does not suffice, the list is invalid, or a system call failed.
+    pub(crate) fn prepare_copy(
+        &self,
+        vdi: VdiId,
+        bytes: u64,
+        storage_blocks: bool,
+    ) -> Result<(), SrError> {
+        let _lock = self.lock_records();
+        self.check_room(bytes)?;
+        if storage_blocks { self.add_storage_blocks(vdi) } else { Ok(()) }
+    }
+
+    fn add_storage_blocks(&self, vdi: VdiId) -> Result<(), SrError> {
         let Some(mut list) = self.storage_blocks()? else { return Ok(()) };
-        if list.volumes.contains(&of.to_string()) && list.volumes.insert(vdi.to_string()) {
+        if list.volumes.insert(vdi.to_string()) {
             // Serialization of plain fields cannot fail.
             let list = serde_json::to_vec(&list).unwrap_or_default();
             let bytes = list.len().try_into().unwrap_or_default();

@@ -190,7 +190,8 @@ impl SrDirectory<'_> {
             )));
         }
         self.check_room(LAYER_BYTES)?;
-        record.next = Some(ImageName::qcow2(layer));
+        let top = record.top().ok_or(SrError::NoVolume(vdi))?;
+        record.next = Some(top.layer(layer));
         self.put_record(vdi, &record)?;
         Ok(record.images.iter().map(ToString::to_string).collect())
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,8 @@ pub(crate) enum SrRequest {
     Attach,
     /// Report space and volumes.
     Scan,
+    /// Report space.
+    Space,
     /// Report space and volumes of a directory of ISO files.
     ScanIsos,
     /// Find an ISO file.
@@ -54,6 +57,18 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
         bytes: u64,
+    },
+    /// Name the image of a new volume, which is not raw.
+    PrepareImage {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+        format: ImageFormat,
+    },
+    /// Make a volume of its image, which exists.
+    SettleImage {
+        #[serde(with = "text")]
+        vdi: Uuid,
     },
     /// Remove a volume.
     DestroyVolume {
@@ -77,8 +92,14 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
-    /// Check that a volume of this size in bytes can be begun.
-    CheckRoom { bytes: u64 },
+    /// Check that a copy of this size in bytes can be begun, which guests know with the block size of
+    /// its storage, or with the usual one.
+    PrepareCopy {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+        storage_blocks: bool,
+    },
     /// Name a new image that goes over those of a volume.
     PrepareLayer {
         #[serde(with = "text")]
@@ -171,14 +192,17 @@ impl fmt::Display for SrRequest {
             Self::Probe => write!(f, "probe"),
             Self::Attach => write!(f, "attach"),
             Self::Scan => write!(f, "scan"),
+            Self::Space => write!(f, "measure the space"),
             Self::ScanIsos => write!(f, "scan"),
             Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
+            Self::PrepareImage { vdi, .. } => write!(f, "prepare the image of volume {vdi}"),
+            Self::SettleImage { vdi } => write!(f, "settle the image of volume {vdi}"),
             Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
             Self::PrepareResize { vdi, .. } => write!(f, "prepare the growth of volume {vdi}"),
             Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
             Self::FindVolume { vdi } => write!(f, "find volume {vdi}"),
-            Self::CheckRoom { .. } => write!(f, "look for free space"),
+            Self::PrepareCopy { vdi, .. } => write!(f, "prepare the copy {vdi}"),
             Self::PrepareLayer { vdi, .. } => write!(f, "prepare a layer of volume {vdi}"),
             Self::SettleLayer { vdi, .. } => write!(f, "settle the layer of volume {vdi}"),
             Self::SetResetPoint { vdi, .. } => write!(f, "set the reset point of volume {vdi}"),
@@ -514,11 +538,14 @@ mod tests {
             SrRequest::Probe,
             SrRequest::Attach,
             SrRequest::Scan,
+            SrRequest::Space,
             SrRequest::CreateVolume { vdi, bytes: u64::MAX },
+            SrRequest::PrepareImage { vdi, bytes: 1, format: ImageFormat::Vhd },
+            SrRequest::SettleImage { vdi },
             SrRequest::DestroyVolume { vdi },
             SrRequest::ResizeVolume { vdi, bytes: 1 },
             SrRequest::FindVolume { vdi },
-            SrRequest::CheckRoom { bytes: 1 },
+            SrRequest::PrepareCopy { vdi, bytes: 1, storage_blocks: true },
             SrRequest::PrepareLayer { vdi, layer: vdi, served: Some("a".into()) },
             SrRequest::SettleLayer { vdi, served: None },
             SrRequest::CanShare { vdi },

@@ -81,6 +81,7 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let sr_directory = open()?;
             Ok(SrResponse::sr(sr_directory.space()?, sr_directory.volumes()?))
         }
+        SrRequest::Space => Ok(SrResponse::sr(open()?.space()?, Vec::new())),
         SrRequest::ScanIsos => {
             let (space, volumes) = iso::scan(&call.place, call.sr())?;
             Ok(SrResponse::sr(space, volumes))
@@ -99,6 +100,12 @@ fn on_volume(
         SrRequest::CreateVolume { vdi, bytes } => sr_directory
             .create_volume(VdiId(*vdi), *bytes)
             .map(|volume| SrResponse::Volume(volume.into())),
+        SrRequest::PrepareImage { vdi, bytes, format } => {
+            sr_directory.prepare_image(VdiId(*vdi), *bytes, *format).map(|()| SrResponse::Nothing)
+        }
+        SrRequest::SettleImage { vdi } => {
+            sr_directory.settle_image(VdiId(*vdi)).map(|volume| SrResponse::Volume(volume.into()))
+        }
         SrRequest::DestroyVolume { vdi } => {
             sr_directory.destroy_volume(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
@@ -115,9 +122,9 @@ fn on_volume(
             let storage_blocks = sr_directory.has_storage_blocks(vdi)?;
             Ok(SrResponse::Found { volume, images, storage_blocks })
         }
-        SrRequest::CheckRoom { bytes } => {
-            sr_directory.check_room(*bytes).map(|()| SrResponse::Nothing)
-        }
+        SrRequest::PrepareCopy { vdi, bytes, storage_blocks } => sr_directory
+            .prepare_copy(VdiId(*vdi), *bytes, *storage_blocks)
+            .map(|()| SrResponse::Nothing),
         other => on_images(sr_directory, other),
     }
 }

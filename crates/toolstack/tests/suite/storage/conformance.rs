@@ -208,7 +208,8 @@ async fn layers(driver: &dyn SrDriver, sr: SrId) {
         assert_eq!((made.vdi, made.virtual_bytes, made.read_only), (clone, bytes, false));
         assert_eq!(made.snapshot_of, None);
     }
-    driver.prepare_copy(sr, vdi(6), bytes).await.unwrap();
+    let block_size = driver.block_size(sr, vdi(1)).await.unwrap();
+    driver.prepare_copy(sr, vdi(6), bytes, block_size).await.unwrap();
     let ids: Vec<_> = driver.scan(sr).await.unwrap().1.iter().map(|volume| volume.vdi).collect();
     assert_eq!(ids[..4], [1, 3, 4, 5].map(vdi));
     for volume in [3, 4, 5, 6].map(vdi) {

@@ -203,6 +203,10 @@ fn what_a_volume_has_its_snapshots_and_clones_have() {
     open(&dir).share_images(vdi(4), vdi(2), None).unwrap();
     let blocks = [1, 2, 4, 9, 10].map(|n| open(&dir).has_storage_blocks(vdi(n)).unwrap());
     assert_eq!(blocks, [true, true, true, false, false]);
+    open(&dir).prepare_copy(vdi(5), 4096, true).unwrap();
+    open(&dir).prepare_copy(vdi(6), 4096, false).unwrap();
+    let blocks = [5, 6].map(|n| open(&dir).has_storage_blocks(vdi(n)).unwrap());
+    assert_eq!(blocks, [true, false]);
     // An earlier version would take the shared raw image for a volume.
     assert!(marker().contains("\"format\":2"));
     SrDirectory::create(dir.path(), sr(1)).unwrap();

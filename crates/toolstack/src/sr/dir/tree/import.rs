@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, chmodat, statat};
 use super::LAYER_BYTES;
 use crate::sr::dir::directory::SrDirectory;
 use crate::sr::dir::files::NEW;
-use crate::sr::dir::record::{ImageName, MAX_IMAGES, Record};
+use crate::sr::dir::record::{MAX_IMAGES, Record};
 use crate::sr::{SrError, Volume};
 
 /// Configuration key that errors about imports name.
@@ -43,7 +43,8 @@ impl SrDirectory<'_> {
     pub(crate) fn settle_import(&self, vdi: VdiId, layer: Option<Uuid>) -> Result<Volume, SrError> {
         let _lock = self.lock_records();
         let mut record = self.written(vdi)?;
-        let top = record.top().ok_or(SrError::NoVolume(vdi))?.to_string();
+        let image = record.top().ok_or(SrError::NoVolume(vdi))?;
+        let top = image.to_string();
         let stat = statat(&self.fd, &top, AtFlags::SYMLINK_NOFOLLOW);
         let mode = stat.map_err(|error| self.os("look at", &top, error))?.st_mode;
         let Some(layer) = layer else {
@@ -58,7 +59,7 @@ impl SrDirectory<'_> {
                 "volume {vdi} has {MAX_IMAGES} images, the most possible"
             )));
         }
-        let layer = ImageName::qcow2(layer);
+        let layer = image.layer(layer);
         record.next = Some(layer);
         self.put_record(vdi, &record)?;
         self.place_import(vdi, &layer.to_string(), mode)?;

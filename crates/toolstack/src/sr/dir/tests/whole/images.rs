@@ -6,8 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::format::Backing;
+use image::format::{Backing, Format};
+use image::vhd::{CreateOptions, Parent};
 use image::{ImageWriter, PlainFile, Presence, run_now};
+use model::id::Uuid;
 use model::image::{ImageConvert, ImageFormat};
 use testkit::process::find_binary;
 
@@ -30,6 +32,10 @@ pub(super) struct Images {
     scratch: tempfile::TempDir,
     /// Content of the layers that are written.
     layers: BTreeMap<String, Layer>,
+    /// Images below them.
+    below: BTreeMap<String, String>,
+    /// Identities of VHDs.
+    identities: BTreeMap<String, [u8; 16]>,
 }
 
 impl Images {
@@ -37,12 +43,16 @@ impl Images {
         let scratch = tempfile::tempdir().unwrap();
         let program = find_binary("ringway-io").unwrap();
         let io = PrivateIo::start(&program, scratch.path()).await.unwrap();
-        Self { folder: folder.into(), io, scratch, layers: BTreeMap::new() }
+        let (layers, below, identities) = Default::default();
+        Self { folder: folder.into(), io, scratch, layers, below, identities }
     }
 
-    /// Creates an empty layer.
-    pub(super) fn create(&mut self, name: &str) {
+    /// Creates an empty layer over another image, or over nothing.
+    pub(super) fn create(&mut self, name: &str, below: Option<&str>) {
         self.layers.insert(name.into(), [None; UNITS]);
+        let id: Uuid = name.split_once('.').unwrap().0.parse().unwrap();
+        self.identities.insert(name.into(), id.bytes());
+        self.below.extend(below.map(|below| (name.into(), below.into())));
         self.store(name);
     }
 
@@ -64,8 +74,26 @@ impl Images {
         let _former = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
         let file = Arc::new(PlainFile::new(file.into()));
+        let below = self.below.get(name);
+        if name.ends_with(".vhd") {
+            let parent = |below: &String| Parent {
+                file: below.into(),
+                unique_id: self.identities[below],
+                unix_seconds: 1_000_000_000,
+            };
+            let options = match below {
+                Some(below) => CreateOptions::differencing(BYTES, parent(below)),
+                None => CreateOptions::dynamic(BYTES),
+            };
+            let options = CreateOptions { unique_id: Some(self.identities[name]), ..options };
+            return self.fill(name, run_now(ImageWriter::create_vhd(file, &options)).unwrap());
+        }
         let backing = Backing { file: "below".into(), format: Some("raw".into()) };
-        let mut writer = run_now(ImageWriter::create_qcow2(file, BYTES, Some(backing))).unwrap();
+        let backing = below.map(|_| backing);
+        self.fill(name, run_now(ImageWriter::create_qcow2(file, BYTES, backing)).unwrap());
+    }
+
+    fn fill<F: Format>(&self, name: &str, mut writer: ImageWriter<F>) {
         let layer = &self.layers[name];
         let presence = layer.map(|unit| match unit {
             None => Presence::Below,
@@ -95,6 +123,10 @@ impl Images {
 
     /// Merges the first `count` images of a chain.
     pub(super) async fn merge(&mut self, chain: &[String], count: u32, into: &str) {
+        // A merged VHD has the identity of the topmost one.
+        if let Some(identity) = self.identities.get(&chain[0]).copied() {
+            self.identities.insert(into.into(), identity);
+        }
         let source = backend(&self.folder, chain).unwrap();
         let format: ImageFormat = into.split_once('.').unwrap().1.parse().unwrap();
         let whole = ImageConvert::whole(source, self.folder.join(into), format);

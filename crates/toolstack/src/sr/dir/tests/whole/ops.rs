@@ -1,5 +1,8 @@
 //! Operations of the model, in the steps of the daemon. A crash comes before any of their changes.
 
+use model::image::ImageFormat;
+
+use super::super::super::record::ImageName;
 use super::images::BYTES;
 use super::*;
 
@@ -71,7 +74,18 @@ impl Model {
         let vdi = self.id();
         let volume = Volume::new([0; UNITS], true);
         self.maybe.insert(vdi, volume);
-        self.sr().create_volume(vdi, BYTES)?;
+        let formats = [ImageFormat::Raw, ImageFormat::Qcow2, ImageFormat::Vhd, ImageFormat::Vhd];
+        match formats[self.random.below(formats.len())] {
+            ImageFormat::Raw => drop(self.sr().create_volume(vdi, BYTES)?),
+            format => {
+                self.sr().prepare_image(vdi, BYTES, format)?;
+                if crash::has_crashed() {
+                    return Err(crashed());
+                }
+                self.images.create(&ImageName::new(vdi.0, format).to_string(), None);
+                self.sr().settle_image(vdi)?;
+            }
+        }
         self.volumes.append(&mut self.maybe);
         Ok(vdi)
     }
@@ -108,12 +122,12 @@ impl Model {
     fn push(&mut self, vdi: VdiId) -> Result<(), SrError> {
         let layer = self.id();
         let served = self.served(vdi);
-        self.sr().prepare_layer(vdi, layer.0, served.as_deref())?;
+        let present = self.sr().prepare_layer(vdi, layer.0, served.as_deref())?;
         if crash::has_crashed() {
             return Err(crashed());
         }
-        let name = super::super::super::record::ImageName::qcow2(layer.0).to_string();
-        self.images.create(&name);
+        let name = ImageName::parse(&present[0]).unwrap().layer(layer.0).to_string();
+        self.images.create(&name, Some(&present[0]));
         if let Some(volume) = self.volumes.get_mut(&vdi)
             && volume.served.is_some()
         {
@@ -186,11 +200,11 @@ impl Model {
             return Ok(());
         }
         self.resetting = Some(vdi);
-        if let Some(layer) = self.sr().prepare_reset(vdi)?.first() {
+        if let [layer, below, ..] = &self.sr().prepare_reset(vdi)?[..] {
             if crash::has_crashed() {
                 return Err(crashed());
             }
-            self.images.create(layer);
+            self.images.create(layer, Some(below));
             self.sr().settle_layer(vdi, None)?;
         }
         self.resetting = None;

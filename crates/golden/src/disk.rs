@@ -1,0 +1,93 @@
+//! Disk of a golden image.
+
+use std::sync::Arc;
+
+use ::disk::{CacheState, Channel, Disk, DiskError, Extent, Geometry, IoError};
+use reactor::Context;
+
+use crate::channel::GoldenChannel;
+use crate::image::CachedImage;
+
+/// Read-only disk with the bytes of a golden image. It shares the cache with all other disks of the
+/// process on the same image.
+#[derive(Debug)]
+pub struct GoldenDisk {
+    pub(crate) image: Arc<CachedImage>,
+    pub(crate) block_size: u32,
+}
+
+impl GoldenDisk {
+    /// Returns the identity of the image.
+    pub fn identity(&self) -> &str {
+        &self.image.identity
+    }
+
+    /// Returns the reason why requests wait for the source, if they do.
+    pub fn problem(&self) -> Option<String> {
+        self.image.problem()
+    }
+}
+
+impl Disk for GoldenDisk {
+    fn inner(&self) -> Option<Arc<dyn Disk>> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.image.size,
+            block_size: self.block_size,
+            read_only: true,
+            discard: false,
+            discard_granularity: self.block_size,
+        }
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        Box::new(GoldenChannel::new(Arc::clone(&self.image), context))
+    }
+
+    fn wait_fence(&self) -> Result<(), DiskError> {
+        // Nothing is written.
+        Ok(())
+    }
+
+    fn activate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
+        match size {
+            Some(size) if size != self.image.size => {
+                let problem = "a golden image never changes; attach the disk with another image";
+                Err(DiskError::Resize { problem: problem.into() })
+            }
+            _ => Ok(self.geometry()),
+        }
+    }
+
+    fn cache_state(&self) -> Option<CacheState> {
+        Some(self.image.cache_state())
+    }
+
+    fn stalled(&self) -> u64 {
+        0
+    }
+
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+        self.geometry().check_inside(offset, len)?;
+        Ok(vec![Extent { len, hole: false }])
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        false
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of golden images over real servers.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+mod cache;
+mod servers;
+mod sources;
