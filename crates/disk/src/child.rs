@@ -53,7 +53,7 @@ impl Child {
     }
 
     /// Fails requests that wait for their storage, because the queue drains.
-    pub(crate) fn fail_stalled(&mut self, context: &mut Context<'_>) {
+    pub fn fail_stalled(&mut self, context: &mut Context<'_>) {
         self.channel.fail_stalled(context);
     }
 

@@ -272,8 +272,9 @@ impl Channel for OverlayChannel {
         self.count_waiting()
     }
 
-    fn fail_stalled(&mut self, _: &mut Context<'_>) {
+    fn fail_stalled(&mut self, context: &mut Context<'_>) {
         self.is_draining = true;
+        self.base.fail_stalled(context);
         self.fail_waiting();
     }
 
