@@ -84,6 +84,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bounce;
+mod child;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
@@ -91,9 +92,11 @@ mod file;
 mod layer;
 mod model_device;
 mod null;
+mod overlay_counts;
 mod ram;
 mod replaceable;
 mod request;
+mod room_waits;
 mod small_blocks;
 mod storage;
 mod window;
@@ -104,16 +107,19 @@ use std::sync::Arc;
 use reactor::Context;
 
 pub use bounce::{BounceBuffer, BouncePool, NoBuffer};
+pub use child::Child;
 pub use error::{DiskError, IoError};
 pub use file::{FileDisk, FileIdentity, FileOptions, ImageLock, OnFull, fence_byte, open_image};
 pub use layer::{Layer, Location, Locator};
 pub use model_device::ModelDevice;
 pub use null::NullDisk;
+pub use overlay_counts::OverlayCounts;
 pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
 pub use request::{
     CacheState, Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome,
 };
+pub use room_waits::RoomWaits;
 pub use small_blocks::SmallBlocks;
 pub use storage::{MetadataOp, Storage, StorageDisk, StorageError};
 pub use window::Window;
@@ -217,6 +223,11 @@ pub trait Disk: Debug + Send + Sync {
     /// a layer. Never waits.
     fn layer_counts(&self) -> Option<LayerCounts> {
         self.inner()?.layer_counts()
+    }
+
+    /// Returns the counts of the write layer in memory, if the disk has one. Never waits.
+    fn overlay_counts(&self) -> Option<OverlayCounts> {
+        self.inner()?.overlay_counts()
     }
 
     /// Returns the state of the cache of a golden image below. `None` if there is none. Never waits.

@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use disk::{Disk, FileDisk};
+use disk::RoomWaits;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use vhost_user::StopSignal;
 
@@ -47,7 +47,7 @@ struct WatchState {
 struct WatchedDisk {
     id: String,
     place: String,
-    disk: Weak<FileDisk>,
+    waits: Weak<RoomWaits>,
     is_reported: bool,
     /// Earliest time of the next report.
     not_before: Option<Instant>,
@@ -67,12 +67,12 @@ impl FullWatch {
     }
 
     /// Watches a disk until it is dropped. `place` describes its storage in the log.
-    pub(crate) fn add(&self, id: &str, place: String, disk: &Arc<FileDisk>) {
-        disk.signal_full(Arc::clone(&self.signal));
+    pub(crate) fn add(&self, id: &str, place: String, waits: &Arc<RoomWaits>) {
+        waits.signal(Arc::clone(&self.signal));
         self.state().disks.push(WatchedDisk {
             id: id.into(),
             place,
-            disk: Arc::downgrade(disk),
+            waits: Arc::downgrade(waits),
             is_reported: false,
             not_before: None,
         });
@@ -158,7 +158,7 @@ impl FullWatch {
 
 impl WatchState {
     fn full(&self) -> BTreeSet<String> {
-        let exists = |one: &&WatchedDisk| one.is_reported && one.disk.strong_count() > 0;
+        let exists = |one: &&WatchedDisk| one.is_reported && one.waits.strong_count() > 0;
         self.disks.iter().filter(exists).map(|one| one.id.clone()).collect()
     }
 
@@ -171,12 +171,11 @@ impl WatchState {
     fn check(&mut self, now: Instant) -> (bool, Option<Instant>) {
         let (mut has_changed, mut next) = (false, None::<Instant>);
         self.disks.retain_mut(|one| {
-            let Some(disk) = one.disk.upgrade() else {
+            let Some(waits) = one.waits.upgrade() else {
                 has_changed |= one.is_reported;
                 return false;
             };
-            let waiting = disk.stalled();
-            match (waiting > 0, one.is_reported) {
+            match (waits.count() > 0, one.is_reported) {
                 (true, false) => match one.not_before.filter(|at| *at > now) {
                     Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     None => {

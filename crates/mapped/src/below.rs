@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 
-use ::disk::{Completion, Disk, IoError, Layer, Location, Locator, Request, SubmitOutcome};
+use ::disk::{Child, Completion, Disk, IoError, Layer, Location, Locator, Request, SubmitOutcome};
 use image::map::{Base, LOWER_FILES, Layout, Place, Word};
 use reactor::Context;
 use rustix::io::Errno;
-
-use crate::child::Child;
 
 /// Layers below an image.
 pub(crate) struct Below {

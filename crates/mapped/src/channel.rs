@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ::disk::{
-    BouncePool, Channel, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome,
+    BouncePool, Channel, Child, Completion, FileDisk, IoError, Request, RequestKind, SubmitOutcome,
 };
 use image::channel::MapChannel;
 use image::map::Layout;
@@ -20,7 +20,6 @@ use reactor::{CompletionPort, Context, OpCompletion, Slab};
 use rustix::io::Errno;
 
 use crate::below::Below;
-use crate::child::Child;
 use crate::counters::Counters;
 use crate::mailbox::Mailbox;
 use crate::piece::{Action, Parent, Phase, Piece};
@@ -321,7 +320,7 @@ impl Drop for MappedChannel {
             claim.take();
         }
         let counted = self.pieces.iter().filter(|(_, piece)| piece.is_counted).count();
-        self.container.end_waits(counted as u64);
+        self.container.room_waits().end(counted as u64);
         Arc::clone(&self.service).close_channel(self.number);
         if asked > 0 {
             // Requests of other channels may wait for the granules of the grants.

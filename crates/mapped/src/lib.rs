@@ -49,7 +49,6 @@ mod below;
 mod broken;
 mod channel;
 mod charged_file;
-mod child;
 mod counters;
 mod disk;
 mod extents;

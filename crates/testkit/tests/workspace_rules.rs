@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 27] = [
+const LAYERS: [(&str, &[&str]); 28] = [
     ("error-causes", &[]),
     ("logging", &[]),
     ("memory", &[]),
@@ -23,6 +23,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
     ("nbd", &["memory", "disk", "reactor"]),
     ("image", &["error-causes", "memory"]),
     ("mapped", &["memory", "reactor", "disk", "image"]),
+    ("overlay", &["memory", "reactor", "disk", "image"]),
     ("calibrate", &["memory", "reactor", "disk", "model", "share"]),
     ("golden", &["memory", "reactor", "disk", "model", "nbd"]),
     ("vhost-user", &["error-causes", "memory", "virtq"]),
@@ -65,7 +66,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// Crates of the data plane, which must not use an async runtime or a server.
-const DATA_PLANE: [&str; 16] = [
+const DATA_PLANE: [&str; 17] = [
     "share",
     "memory",
     "virtq",
@@ -78,6 +79,7 @@ const DATA_PLANE: [&str; 16] = [
     "nbd",
     "image",
     "mapped",
+    "overlay",
     "calibrate",
     "golden",
     "vhost-user",

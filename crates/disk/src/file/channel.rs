@@ -221,7 +221,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     /// As [`Self::finish`], for the one caller that handles every request.
     #[inline(always)]
     fn finish_here(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
-        self.shared.end_waits(u64::from(file_request.is_waiting));
+        self.shared.waits.end(u64::from(file_request.is_waiting));
         let buffers = match file_request.io_method {
             IoMethod::Bounced { guest, .. } => guest,
             _ => file_request.buffers,
@@ -320,7 +320,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
         }
         if !file_request.is_waiting {
             file_request.is_waiting = true;
-            self.shared.begin_wait();
+            self.shared.waits.begin(1);
         }
         self.stalled.push_back(file_request);
         self.set_timer(context);
@@ -427,6 +427,6 @@ impl<const IS_MODELLED: bool> Drop for FileChannel<IS_MODELLED> {
         self.complete_permits();
         let in_kernel = self.file_request.iter().flatten();
         let all = in_kernel.chain(&self.stalled).chain(&self.starved);
-        self.shared.end_waits(all.filter(|one| one.is_waiting).count() as u64);
+        self.shared.waits.end(all.filter(|one| one.is_waiting).count() as u64);
     }
 }

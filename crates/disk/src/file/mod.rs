@@ -19,6 +19,7 @@ use rustix::fs::{fdatasync, ftruncate};
 
 use crate::model_device::ModelDevice;
 use crate::null::check_growth;
+use crate::room_waits::RoomWaits;
 use crate::storage::{MetadataOp, StorageDisk};
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
@@ -60,44 +61,14 @@ pub struct FileOptions {
 /// State shared by the channels of one disk. Written only when something unusual happens.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Number of requests that wait for space. One that is tried again still counts, until it
-    /// succeeds or fails.
-    waiting: AtomicU64,
-    /// Eventfd that is signalled when the first request begins to wait, and when the last one ends.
-    full_signal: OnceLock<Arc<OwnedFd>>,
+    /// Requests that wait for space.
+    pub(crate) waits: Arc<RoomWaits>,
     /// Whether the file system lacks PUNCH_HOLE, and whether it lacks ZERO_RANGE.
     pub(crate) no_punch: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     /// True once a flush has failed. The kernel reports a failed flush once and forgets the data
     /// that it could not write, so every later flush on any queue must fail too.
     pub(crate) lost: AtomicBool,
-}
-
-impl Shared {
-    /// Counts a request that begins to wait for space.
-    pub(crate) fn begin_wait(&self) {
-        self.begin_waits(1);
-    }
-
-    fn begin_waits(&self, requests: u64) {
-        if requests > 0 && self.waiting.fetch_add(requests, Ordering::Relaxed) == 0 {
-            self.signal_full();
-        }
-    }
-
-    /// Counts requests that no longer wait.
-    pub(crate) fn end_waits(&self, requests: u64) {
-        if requests > 0 && self.waiting.fetch_sub(requests, Ordering::Relaxed) == requests {
-            self.signal_full();
-        }
-    }
-
-    fn signal_full(&self) {
-        if let Some(eventfd) = self.full_signal.get() {
-            // A full counter has signalled already.
-            let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
-        }
-    }
 }
 
 /// Disk in a raw image file or on a block device.
@@ -240,10 +211,10 @@ impl FileDisk {
         self
     }
 
-    /// Signals this eventfd whenever [`Disk::stalled`] becomes or ceases to be 0. It must not block:
-    /// reactor threads write to it. Only the first call has an effect.
-    pub fn signal_full(&self, eventfd: Arc<OwnedFd>) {
-        let _ = self.shared.full_signal.set(eventfd);
+    /// Returns the count of requests that wait for space on this storage: those of its own channels, and
+    /// those that layers above add.
+    pub fn room_waits(&self) -> &Arc<RoomWaits> {
+        &self.shared.waits
     }
 
     /// Lets the scheduler of the storage dispatch the requests of channels that are opened from now on.
@@ -274,16 +245,6 @@ impl FileDisk {
         if let Some(disk) = self.storage_disk.get() {
             disk.charge(op);
         }
-    }
-
-    /// Counts requests of a layer above that begin to wait for space on this storage.
-    pub fn begin_waits(&self, requests: u64) {
-        self.shared.begin_waits(requests);
-    }
-
-    /// Counts requests of a layer above that no longer wait.
-    pub fn end_waits(&self, requests: u64) {
-        self.shared.end_waits(requests);
     }
 
     fn fence(&self) -> Option<MutexGuard<'_, Fence>> {
@@ -440,7 +401,7 @@ impl Disk for FileDisk {
     }
 
     fn stalled(&self) -> u64 {
-        self.shared.waiting.load(Ordering::Relaxed)
+        self.shared.waits.count()
     }
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {

@@ -352,7 +352,7 @@ fn full_storage_makes_writes_wait_until_there_is_room() {
     std::fs::write(&ballast, vec![1; 1536 << 10]).unwrap();
     let file = FileDisk::open(options(&path)).unwrap();
     let signal = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-    file.signal_full(signal.clone());
+    file.room_waits().signal(signal.clone());
     let signals = || {
         let mut count = [0; 8];
         let read = rustix::io::read(&signal, &mut count);

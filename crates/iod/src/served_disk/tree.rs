@@ -58,7 +58,7 @@ impl ServedTree {
     /// Reports it from now on if requests wait for space for a file of the tree.
     pub(super) fn watch_full(&self, id: &str, pool: &Pool) {
         for file in &self.files {
-            pool.full_watch().add(id, file.name.to_string(), &file.disk);
+            pool.full_watch().add(id, file.name.to_string(), file.disk.room_waits());
         }
     }
 

@@ -108,7 +108,7 @@ impl MappedChannel {
         self.end_map_wait(index);
         let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.phase = Phase::Ended;
-        self.container.end_waits(std::mem::take(&mut piece.is_counted).into());
+        self.container.room_waits().end(std::mem::take(&mut piece.is_counted).into());
         let (parent, buffers) = (piece.parent, std::mem::take(&mut piece.buffers));
         self.end_part(parent, outcome, buffers);
     }

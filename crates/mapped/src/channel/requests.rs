@@ -68,7 +68,7 @@ impl MappedChannel {
     /// Ends a piece. The request ends with its last piece.
     pub(crate) fn end_piece(&mut self, index: u32, outcome: Result<(), IoError>) {
         let Some(piece) = self.pieces.remove(index) else { return };
-        self.container.end_waits(piece.is_counted.into());
+        self.container.room_waits().end(piece.is_counted.into());
         self.end_part(piece.parent, outcome, piece.buffers);
     }
 

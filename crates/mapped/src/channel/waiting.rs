@@ -34,7 +34,7 @@ impl MappedChannel {
         if let Some(piece) = self.pieces.get_mut(index)
             && !std::mem::replace(&mut piece.is_counted, true)
         {
-            self.container.begin_waits(1);
+            self.container.room_waits().begin(1);
         }
     }
 

@@ -146,8 +146,8 @@ impl<F: Format<File: Send> + Send + 'static> OwnerService<F> {
         if waiting == before {
             return;
         }
-        self.options.file.begin_waits(waiting.saturating_sub(before));
-        self.options.file.end_waits(before.saturating_sub(waiting));
+        self.options.file.room_waits().begin(waiting.saturating_sub(before));
+        self.options.file.room_waits().end(before.saturating_sub(waiting));
         // A queue that drains fails its requests.
         lock(&self.mailboxes).by_channel.values().for_each(|one| one.mailbox.wake());
     }

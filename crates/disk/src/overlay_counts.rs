@@ -1,0 +1,28 @@
+//! Counts of a write layer in memory.
+
+/// Counts of an overlay: what guests wrote is in memory and in an overflow file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverlayCounts {
+    /// Memory for written blocks, in bytes.
+    pub ram_bytes: u64,
+    /// Bytes of it that have written blocks, or will have them soon.
+    pub ram_used_bytes: u64,
+    /// True if there is an overflow file.
+    pub has_overflow: bool,
+    /// Most bytes that the overflow file may have. `None`: as many as its storage has room for.
+    pub overflow_limit_bytes: Option<u64>,
+    /// Bytes of written blocks in the overflow file.
+    pub overflow_used_bytes: u64,
+    /// Bytes of written blocks that were moved to the overflow file, since the disk was opened.
+    pub moved_bytes: u64,
+    /// Bytes of blocks that were written for the first time, since the disk was opened: they took
+    /// space. Blocks that were given back count negative.
+    pub grown_bytes: i64,
+    /// Writes that waited for memory, since the disk was opened.
+    pub waits: u64,
+    /// Writes to the overflow file that failed, since the disk was opened. Nothing is lost: the blocks
+    /// stay in memory.
+    pub overflow_errors: u64,
+    /// True if writes wait for space: memory and overflow are full.
+    pub is_full: bool,
+}

@@ -1,0 +1,141 @@
+//! Overflow file: places for granules that do not fit into memory.
+//!
+//! The first 4 KiB are a header: a magic and a number. Memory that knows the number uses the file; any
+//! other memory finds nothing in it, and begins the file anew. A file without the magic is refused, so
+//! that a wrong path costs no data.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::disk::{DiskError, FileDisk, MetadataOp};
+use rustix::fs::{FileType, fstat, ftruncate};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+
+use crate::{BYTES, GRANULE};
+
+/// Bytes of the header of an overflow file.
+pub const HEADER_BYTES: usize = BYTES;
+/// First bytes of the header.
+const MAGIC: [u8; 16] = *b"ringway-overflow";
+
+/// Returns the header of an overflow file that nothing uses yet.
+pub fn new_header() -> [u8; HEADER_BYTES] {
+    header(0)
+}
+
+fn header(id: u64) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    for (to, from) in bytes.iter_mut().zip(MAGIC.into_iter().chain(id.to_le_bytes())) {
+        *to = from;
+    }
+    bytes
+}
+
+/// Buffer of whole granules, aligned for direct I/O.
+#[derive(Debug)]
+pub(crate) struct AlignedBytes {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl AlignedBytes {
+    pub(crate) fn new(granules: usize) -> Self {
+        let bytes = vec![0; (granules + 1) * BYTES];
+        let start = bytes.as_ptr().addr().wrapping_neg() % BYTES;
+        Self { bytes, start }
+    }
+
+    /// Returns the granule at an index, or none.
+    pub(crate) fn granule(&mut self, index: usize) -> &mut [u8] {
+        let start = self.start + index * BYTES;
+        self.bytes.get_mut(start..start + BYTES).unwrap_or_default()
+    }
+
+    fn get(&self, granules: usize) -> &[u8] {
+        self.bytes.get(self.start..self.start + granules * BYTES).unwrap_or_default()
+    }
+}
+
+/// Overflow file of a disk.
+#[derive(Debug)]
+pub(crate) struct Overflow {
+    pub(crate) disk: Arc<FileDisk>,
+    path: PathBuf,
+    fd: Arc<OwnedFd>,
+    is_device: bool,
+}
+
+impl Overflow {
+    pub(crate) fn new(disk: Arc<FileDisk>, path: PathBuf) -> Result<Self, DiskError> {
+        let fd = Arc::clone(disk.handover().0);
+        let found = fstat(&fd).map_err(DiskError::os("inspect", &path))?;
+        let is_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
+        Ok(Self { disk, path, fd, is_device })
+    }
+
+    /// Checks that the file is an overflow file, and the one of this memory if `id` is not 0. The disk
+    /// is locked.
+    pub(crate) fn check(&self, id: u64) -> Result<(), DiskError> {
+        let mut bytes = AlignedBytes::new(1);
+        let out = bytes.granule(0);
+        let count = retry_on_intr(|| pread(&*self.fd, &mut *out, 0));
+        let count = count.map_err(DiskError::os("read", &self.path))?;
+        let found = out.get(..count).unwrap_or_default();
+        let problem = if id != 0 && found != header(id) {
+            "it is not the overflow file that this disk has written; detach the disk, which loses \
+             what its guest has written, and attach it again"
+        } else if found.starts_with(&MAGIC) || self.is_device && found.iter().all(|b| *b == 0) {
+            return Ok(());
+        } else {
+            "it contains data and is no overflow file; give the path of a new file, or clear the \
+             first 4096 bytes of the device"
+        };
+        Err(DiskError::Image { path: self.path.clone(), problem: problem.into() })
+    }
+
+    /// Begins the file anew under a number. Its former contents are given back.
+    pub(crate) fn begin(&self, id: u64) -> io::Result<()> {
+        if !self.is_device {
+            ftruncate(&*self.fd, GRANULE)?;
+        }
+        let mut bytes = AlignedBytes::new(1);
+        bytes.granule(0).copy_from_slice(&header(id));
+        self.write(0, &bytes, 1)
+    }
+
+    /// Writes granules to a run of places. May wait for the storage.
+    pub(crate) fn write(
+        &self,
+        place: u64,
+        bytes: &AlignedBytes,
+        granules: usize,
+    ) -> io::Result<()> {
+        let (data, mut done) = (bytes.get(granules), 0);
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = place * GRANULE + done as u64;
+            match retry_on_intr(|| pwrite(&*self.fd, rest, at))? {
+                // The end of a device.
+                0 => return Err(Errno::NOSPC.into()),
+                count => done += count,
+            }
+        }
+        self.disk.charge_metadata(MetadataOp::Write(data.len() as u64));
+        Ok(())
+    }
+
+    /// Returns the number of places that the file may have, with the header.
+    pub(crate) fn limit(&self) -> u64 {
+        if !self.is_device {
+            return i64::MAX as u64 / GRANULE;
+        }
+        // A device may have grown.
+        rustix::fs::seek(&*self.fd, rustix::fs::SeekFrom::End(0)).unwrap_or(0) / GRANULE
+    }
+
+    /// Returns the most bytes for granules, if they are known.
+    pub(crate) fn limit_bytes(&self) -> Option<u64> {
+        self.is_device.then(|| self.limit().saturating_sub(1) * GRANULE)
+    }
+}

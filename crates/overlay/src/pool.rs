@@ -1,0 +1,153 @@
+//! Free slots and places of a disk, and those that readers may still use.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::places::Places;
+use crate::slot_order::SlotOrder;
+use crate::waker::ChannelWaker;
+use crate::word::Word;
+
+/// Most slots that a channel takes at a time.
+pub(crate) const BATCH: u32 = 64;
+
+/// Slots and places. A lock protects it, which all threads hold for microseconds only.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    slots: u32,
+    /// Free slots whose memory the host has provided.
+    pub(crate) free: Vec<u32>,
+    /// First of the slots that nothing has touched; all behind it are such, too.
+    pub(crate) untouched: u32,
+    pub(crate) order: SlotOrder,
+    /// What has left the map, by the epoch in which it did.
+    limbo: VecDeque<(u64, Word)>,
+    pub(crate) places: Places,
+    /// Channels whose writes wait for slots.
+    waiting: Vec<Arc<ChannelWaker>>,
+    /// True if the cleaner must end.
+    pub(crate) is_stopping: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(slots: u32) -> Self {
+        Self {
+            slots,
+            free: Vec::new(),
+            untouched: 0,
+            order: SlotOrder::new(slots),
+            limbo: VecDeque::new(),
+            places: Places::default(),
+            waiting: Vec::new(),
+            is_stopping: false,
+        }
+    }
+
+    /// Returns the number of free slots.
+    pub(crate) fn free_slots(&self) -> u32 {
+        self.free.len() as u32 + (self.slots - self.untouched)
+    }
+
+    /// Returns how many slots a channel takes at a time: few of a small memory, so that stocks do not
+    /// keep all of it.
+    pub(crate) fn batch(&self) -> u32 {
+        (self.slots / 256).clamp(1, BATCH)
+    }
+
+    /// The cleaner begins to free slots when fewer are free than this.
+    pub(crate) fn low(&self) -> u32 {
+        (self.slots / 8).max(1)
+    }
+
+    /// The cleaner ends when this many are free.
+    pub(crate) fn high(&self) -> u32 {
+        (self.slots / 4).max(2)
+    }
+
+    /// Returns whether the cleaner should prepare memory.
+    pub(crate) fn wants_touch(&self) -> bool {
+        self.untouched < self.slots && self.free.len() < (4 * BATCH) as usize
+    }
+
+    /// Takes up to a batch of slots for a channel.
+    pub(crate) fn hand_out(&mut self, stock: &mut Vec<u32>) {
+        for _ in 0..self.batch() {
+            let slot = match self.free.pop() {
+                Some(slot) => slot,
+                None if self.untouched < self.slots => {
+                    self.untouched += 1;
+                    self.untouched - 1
+                }
+                None => return,
+            };
+            self.order.push(slot);
+            stock.push(slot);
+        }
+    }
+
+    /// Notes what has left the map before `epoch` ended.
+    pub(crate) fn retire(&mut self, epoch: u64, words: impl IntoIterator<Item = Word>) {
+        let words = words.into_iter().filter(|word| word.takes_space());
+        self.limbo.extend(words.map(|word| (epoch, word)));
+    }
+
+    /// Frees what left the map before `oldest`. Returns whether a slot is free.
+    pub(crate) fn reclaim(&mut self, oldest: u64) -> bool {
+        while let Some((_, word)) = self.limbo.front().filter(|(epoch, _)| *epoch < oldest) {
+            match *word {
+                Word::Slot(slot) => self.give_back(slot),
+                Word::Place(place) => self.places.free(place),
+                Word::Base | Word::Zero => {}
+            }
+            self.limbo.pop_front();
+        }
+        self.free_slots() > 0
+    }
+
+    /// Returns whether something waits for readers to end.
+    pub(crate) fn has_limbo(&self) -> bool {
+        !self.limbo.is_empty()
+    }
+
+    /// Frees a slot that was never published.
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        self.order.remove(slot);
+        self.free.push(slot);
+    }
+
+    /// Notes that a channel waits for slots.
+    pub(crate) fn wait(&mut self, waker: &Arc<ChannelWaker>) {
+        if !self.waiting.iter().any(|one| Arc::ptr_eq(one, waker)) {
+            self.waiting.push(Arc::clone(waker));
+        }
+    }
+
+    /// Returns whether channels wait for slots.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Lets all channels that wait look for slots.
+    pub(crate) fn wake_all(&mut self) {
+        self.waiting.drain(..).for_each(|waker| waker.wake());
+    }
+
+    /// Marks a slot of a former process as used, in the order of its granule. Returns false if the
+    /// slot does not exist or is used twice.
+    pub(crate) fn restore_slot(&mut self, slot: u32, used: &mut [bool]) -> bool {
+        match used.get_mut(slot as usize) {
+            Some(used) if !*used => *used = true,
+            _ => return false,
+        }
+        self.order.push(slot);
+        true
+    }
+
+    /// Sets the free slots of a disk that a former process had: all that it did not use.
+    pub(crate) fn set_free(&mut self, used: &[bool]) {
+        let last = used.iter().rposition(|used| *used).map_or(0, |last| last + 1);
+        self.untouched = last as u32;
+        let free = used.iter().enumerate().take(last).filter(|(_, used)| !**used);
+        self.free = free.map(|(slot, _)| slot as u32).collect();
+    }
+}

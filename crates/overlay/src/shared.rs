@@ -1,0 +1,180 @@
+//! State that the channels and the cleaner of a disk share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use ::disk::RoomWaits;
+use ::memory::{Mapping, MemoryError};
+use image::map::Epochs;
+
+use crate::counters::Counters;
+use crate::memory::OverlayMemory;
+use crate::overflow::Overflow;
+use crate::pool::Pool;
+use crate::waker::ChannelWaker;
+use crate::word::Word;
+
+/// Shared state of one disk.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) memory: OverlayMemory,
+    /// Granule of each slot, plus one. It says where to look; the map says whether it is so.
+    granule_of: Mapping,
+    pool: Mutex<Pool>,
+    /// Notified when the cleaner has work, or must end.
+    pub(crate) work: Condvar,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) overflow: Option<Overflow>,
+    pub(crate) room_waits: Arc<RoomWaits>,
+    pub(crate) counters: Counters,
+    /// True while channels wait for slots.
+    has_waiting: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        memory: OverlayMemory,
+        overflow: Option<Overflow>,
+    ) -> Result<Self, MemoryError> {
+        let slots = memory.slots();
+        let room_waits = match &overflow {
+            Some(overflow) => Arc::clone(overflow.disk.room_waits()),
+            None => Arc::default(),
+        };
+        Ok(Self {
+            granule_of: Mapping::private(slots as usize * 8)?,
+            memory,
+            pool: Mutex::new(Pool::new(slots)),
+            work: Condvar::new(),
+            epochs: Arc::default(),
+            overflow,
+            room_waits,
+            counters: Counters::default(),
+            has_waiting: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes for which granule a slot is about to be published.
+    #[inline]
+    pub(crate) fn set_granule(&self, slot: u32, granule: u64) {
+        if let Some(cell) = self.granule_of.cells().get(slot as usize) {
+            cell.store(granule + 1, Ordering::Release);
+        }
+    }
+
+    /// Returns the granule of a slot, if it is published.
+    pub(crate) fn published(&self, slot: u32) -> Option<u64> {
+        let granule = self.granule_of.cells().get(slot as usize)?.load(Ordering::Acquire);
+        let granule = granule.checked_sub(1)?;
+        (self.memory.word(granule) == Word::Slot(slot)).then_some(granule)
+    }
+
+    /// Fills a channel's stock, and retires what its writes have replaced. If there is no slot, the
+    /// channel is woken when there may be one.
+    pub(crate) fn refill(
+        &self,
+        stock: &mut Vec<u32>,
+        retired: &mut Vec<Word>,
+        waker: &Arc<ChannelWaker>,
+    ) {
+        let mut pool = self.pool();
+        self.retire_locked(&mut pool, retired);
+        pool.hand_out(stock);
+        if stock.is_empty() {
+            pool.wait(waker);
+            // Before the last look: whoever frees something later sees it.
+            self.has_waiting.store(true, Ordering::SeqCst);
+            pool.reclaim(self.epochs.oldest());
+            pool.hand_out(stock);
+            if self.overflow.is_none() && stock.is_empty() && !pool.has_limbo() {
+                self.set_full(true);
+            }
+        }
+        let is_short = pool.free_slots() < pool.low() && self.overflow.is_some();
+        if is_short || pool.wants_touch() || stock.is_empty() {
+            self.work.notify_one();
+        }
+    }
+
+    fn retire_locked(&self, pool: &mut Pool, retired: &mut Vec<Word>) {
+        if !retired.is_empty() {
+            pool.retire(self.epochs.advance(), retired.drain(..));
+        }
+        pool.reclaim(self.epochs.oldest());
+    }
+
+    /// Retires words, and wakes channels that wait for slots.
+    pub(crate) fn retire(&self, retired: &mut Vec<Word>) {
+        let mut pool = self.pool();
+        self.retire_locked(&mut pool, retired);
+        self.wake_waiting(&mut pool);
+    }
+
+    /// Wakes the channels that wait if there is a free slot.
+    pub(crate) fn wake_waiting(&self, pool: &mut Pool) {
+        if pool.has_waiting() && pool.free_slots() > 0 {
+            self.set_full(false);
+            self.has_waiting.store(false, Ordering::SeqCst);
+            pool.wake_all();
+        }
+        // Full storage may have got room for the cleaner.
+        if pool.has_waiting() {
+            self.work.notify_one();
+        }
+    }
+
+    /// Returns whether channels wait for slots.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.has_waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.counters.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether neither memory nor overflow file has space.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.counters.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Gives the slots of a channel back that ends.
+    pub(crate) fn return_stock(&self, stock: &mut Vec<u32>, retired: &mut Vec<Word>) {
+        let mut pool = self.pool();
+        stock.drain(..).for_each(|slot| pool.give_back(slot));
+        self.retire_locked(&mut pool, retired);
+        self.wake_waiting(&mut pool);
+    }
+
+    /// Finds in a map of a former process which slots and places are in use.
+    ///
+    /// # Errors
+    /// The map names a slot twice, or one that does not exist.
+    pub(crate) fn restore(&self) -> Result<(), String> {
+        let mut pool = Pool::new(self.memory.slots());
+        let mut used = vec![false; self.memory.slots() as usize];
+        let mut problem = None;
+        let limit = self.overflow.as_ref().map_or(0, super::overflow::Overflow::limit);
+        self.memory.each_word(0, |granule, word| {
+            let is_good = match word {
+                Word::Slot(slot) => {
+                    self.set_granule(slot, granule);
+                    pool.restore_slot(slot, &mut used)
+                }
+                Word::Place(place) => place < limit && pool.places.take(place),
+                Word::Base | Word::Zero => true,
+            };
+            if !is_good {
+                problem = Some(format!("its map is damaged at granule {granule}"));
+            }
+            is_good
+        });
+        pool.set_free(&used);
+        *self.pool() = pool;
+        problem.map_or(Ok(()), Err)
+    }
+}
