@@ -207,6 +207,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             self.disks.resize_with(disk.slot() + 1, HeldRequests::default);
         }
         let credit = self.credit();
+        // A discard may wait long for others. It must not keep requests out of the queue.
+        let cost = if op.kind == OpKind::Discard { 0 } else { cost };
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Submitted::Full };
         if held.cost > 0 && held.cost + cost > credit {
             return Submitted::Full;
@@ -214,6 +216,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         if held.is_empty() {
             self.backlogged.push(disk);
         }
+        let had_only_discards = held.has_only_discards();
         self.requests += 1;
         let number = self.requests;
         held.push(HeldRequest {
@@ -230,7 +233,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         });
         let state = self.share.state();
         let slot = state.disk(disk.slot());
-        if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 {
+        // While a disk holds discards alone, virtual time does not wait for its tag.
+        if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 || had_only_discards {
             let virtual_time = Survey::take(state, self.reactor.slot(), now).virtual_time;
             charge::lift(slot, virtual_time, credit);
         }
