@@ -63,3 +63,18 @@ fn queues_and_reactors_do_not_change_a_share() {
         }
     }
 }
+
+#[test]
+fn a_dispatch_looks_at_few_of_a_hundred_disks() {
+    let mut scenario = Scenario::new(ARRAY, Some(profile(ARRAY)));
+    scenario.reactors = 2;
+    for at in 0..100 {
+        let queues: Vec<usize> = (0..1 << (at % 3)).map(|queue| (at + queue) % 2).collect();
+        let depth = 4 * queues.len() as u64;
+        scenario.add(100, Workload::reads(64 * KIB, depth).on(&queues));
+    }
+    let report = scenario.run();
+    assert!(report.spread(0..100) <= 1.05, "{}", report.line());
+    let looks = report.looks as f64 / report.commands as f64;
+    assert!(looks <= 6.0, "{looks:.1} looks at disks for each dispatch");
+}
