@@ -40,7 +40,8 @@
 //! **Floors go first**, but get at most four fifths of the time while others wait.
 //!
 //! **Requests are split where the device gains.** Pieces are small while at most half of the depth is
-//! in flight, and eight times that size otherwise. The pieces of one request take three quarters of
+//! in flight and no other disk waits or has a piece in flight, and eight times that size otherwise.
+//! Small pieces beside large ones leave the device idle when the large one ends. The pieces of one request take three quarters of
 //! the knee at most. Merging is the kernel's.
 //!
 //! **Spindles serve turns** of 8 MiB, with 2 ms of anticipation. The time of a turn that its requests

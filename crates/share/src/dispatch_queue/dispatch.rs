@@ -9,14 +9,14 @@ use super::{Dispatch, DispatchQueue, Sent};
 use crate::charge::TURN_KEY;
 use crate::profile::{Op, OpKind};
 use crate::share::{DiskId, ReactorId};
-use crate::state::{DiskCell, Header, NO_KEY, ReactorCell};
+use crate::state::{DiskCell, Header, NO_KEY, ReactorCell, Tokens};
 use crate::survey::{self, Survey};
 use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
 const DISCARDS_MAX: u64 = 2;
 /// Size of a piece, in pieces of the profile, while more than half of the depth is in flight, or
-/// another disk waits: others keep the device busy.
+/// another disk waits or has a piece in flight: others keep the device busy.
 const BUSY_PIECES: u64 = 8;
 /// Divisor of the knee by which a reactor may be ahead of one with a lower key: fewer wake-ups.
 const LEAD: u64 = 8;
@@ -140,12 +140,16 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return Err(NoDiscardSlot);
         }
         let (depth, split) = (self.depth(), self.profile.piece);
+        let own = Tokens::from_bits(self.share.disk(disk).disk(DiskCell::InFlight).load(Relaxed));
+        let others = survey.in_flight.minus(own).ns;
         let is_alone = survey.other.is_none() && self.backlog.len() == 1;
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
         let Some(request) = held.get_mut(place) else { return Ok(None) };
         let (key, op, offset) = (request.key, request.op, request.sent);
         let left = op.bytes - offset;
         if let Some(piece) = split.filter(|_| request.piece == 0 && !request.op.whole) {
+            // A disk that has as much in flight as it may waits as well, but holds no key.
+            let is_alone = is_alone && others < self.profile.cost(Op { bytes: piece.bytes, ..op });
             let few = survey.in_flight.ns <= depth / 2 && is_alone;
             request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
         }
