@@ -8,7 +8,7 @@ use toolstack::sr::{SnapshotOf, Space, SrError, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
-use super::{SrHandle, names};
+use super::{SrHandle, layers, names};
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
@@ -48,13 +48,24 @@ pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), 
         });
     }
     scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
-    report_orphans(storage).await;
+    report_orphans(app, storage).await;
     Ok(())
 }
 
-/// Reports images that belong to no volume in the log. Nothing removes them: another program may
-/// have put them there.
-async fn report_orphans(storage: &SrHandle) {
+/// Reports images and layers that belong to no volume or VBD in the log. Nothing removes them: another
+/// program may have put them there, or the database may be a new one.
+async fn report_orphans(app: &AppState, storage: &SrHandle) {
+    let left = layers::left(app, storage).await;
+    if !left.is_empty() {
+        let named: Vec<_> = left.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+        tracing::warn!(
+            sr = %storage.id,
+            "{} VBDs that do not exist have files of their writes here: {}. Remove the files whose \
+             names begin with these UUIDs if nothing needs them",
+            left.len(),
+            named.join(", ")
+        );
+    }
     let orphans = storage.orphans().await.unwrap_or_default();
     if !orphans.is_empty() {
         let named: Vec<_> = orphans.iter().take(NAMED_MAX).map(String::as_str).collect();
@@ -198,6 +209,9 @@ pub(crate) fn found(
             ],
         )?;
         sizes(tx, &disk, volume)?;
+        if layers::has_layers(&tx.view(), &disk)? {
+            tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
+        }
         if volume.resets {
             tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
         }
