@@ -3,6 +3,7 @@
 
 mod access;
 mod ends;
+mod foreign;
 mod formats;
 
 use std::collections::BTreeMap;
