@@ -34,6 +34,8 @@ pub struct Opened {
     pub memory: Option<Arc<OwnedFd>>,
     /// Descriptor of the journal of the image at the top, if it is written.
     pub journal: Option<Arc<OwnedFd>>,
+    /// Descriptor of the writes of an overlay.
+    pub overlay: Option<Arc<OwnedFd>>,
     /// Files of the tree, top first.
     pub files: Vec<TreeFile>,
     /// The disk on the storages of its files.

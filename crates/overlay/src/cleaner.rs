@@ -34,8 +34,10 @@ pub(crate) struct Cleaner {
 impl Cleaner {
     /// Starts the thread.
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
-        shared.pool().is_stopping = false;
-        let worker = Worker::new(Arc::clone(shared));
+        let mut pool = shared.pool();
+        pool.cleaner += 1;
+        let worker = Worker::new(Arc::clone(shared), pool.cleaner);
+        drop(pool);
         let thread = std::thread::Builder::new().name("overlay".into());
         let thread = thread.spawn(move || worker.run())?;
         Ok(Self { shared: Arc::clone(shared), thread: Some(thread) })
@@ -45,7 +47,7 @@ impl Cleaner {
 impl Drop for Cleaner {
     /// Ends the thread, which may wait for the storage.
     fn drop(&mut self) {
-        self.shared.pool().is_stopping = true;
+        self.shared.pool().cleaner += 1;
         self.shared.work.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -55,6 +57,7 @@ impl Drop for Cleaner {
 
 struct Worker {
     shared: Arc<Shared>,
+    number: u64,
     epochs: EpochSlot,
     bytes: Option<AlignedBytes>,
     /// Slots of the present run, with their granules.
@@ -71,13 +74,18 @@ enum Pause {
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<Shared>, number: u64) -> Self {
         let epochs = shared.epochs.open_slot();
-        Self { shared, epochs, bytes: None, victims: Vec::new() }
+        Self { shared, number, epochs, bytes: None, victims: Vec::new() }
     }
 
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
+        // A former one may still wait for the storage.
+        let only_one = shared.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.must_end(&shared.pool()) {
+            return;
+        }
         if let Some(overflow) = &shared.overflow
             && shared.memory.overflow_id().load(Ordering::Acquire) == 0
         {
@@ -87,8 +95,8 @@ impl Worker {
         let mut pause = Pause::Idle;
         loop {
             let pool = shared.pool();
-            if pool.is_stopping {
-                return;
+            if self.must_end(&pool) {
+                break;
             }
             if !self.has_work(&pool) || pause == Pause::Retry {
                 drop(wait(&shared, pool, &pause));
@@ -97,6 +105,11 @@ impl Worker {
             }
             pause = self.turn();
         }
+        drop(only_one);
+    }
+
+    fn must_end(&self, pool: &Pool) -> bool {
+        pool.cleaner != self.number
     }
 
     fn has_work(&self, pool: &Pool) -> bool {
@@ -146,7 +159,7 @@ impl Worker {
         }
         loop {
             let pool = shared.pool();
-            if pool.is_stopping || pool.free_slots() >= pool.high() {
+            if self.must_end(&pool) || pool.free_slots() >= pool.high() {
                 return Pause::Idle;
             }
             drop(pool);

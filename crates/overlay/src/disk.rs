@@ -38,6 +38,8 @@ pub struct OverlayDisk {
     base: Arc<dyn Disk>,
     options: OverlayOptions,
     size: u64,
+    /// The larger one of the base's and the overflow file's.
+    block_size: u32,
     shared: Arc<Shared>,
     /// The memory as the keeper gets it.
     file: Arc<OwnedFd>,
@@ -58,6 +60,8 @@ impl OverlayDisk {
         preserved: Option<OwnedFd>,
     ) -> Result<Self, DiskError> {
         let Geometry { size, block_size, .. } = base.geometry();
+        let of_overflow = overflow.as_ref().map_or(0, |(disk, _)| disk.geometry().block_size);
+        let block_size = block_size.max(of_overflow);
         let refuse = |problem: String| DiskError::Image { path: options.name.clone(), problem };
         let memory_error = |source| DiskError::Memory { size: options.ram, source };
         let slots = u32::try_from(options.ram / GRANULE).unwrap_or(u32::MAX);
@@ -92,6 +96,7 @@ impl OverlayDisk {
             base,
             options,
             size,
+            block_size,
             shared: Arc::new(shared),
             file: Arc::new(file),
             is_active: AtomicBool::new(false),
@@ -153,10 +158,9 @@ impl Disk for OverlayDisk {
     }
 
     fn geometry(&self) -> Geometry {
-        let Geometry { block_size, .. } = self.base.geometry();
         Geometry {
             size: self.size,
-            block_size,
+            block_size: self.block_size,
             read_only: self.options.read_only,
             discard: true,
             discard_granularity: GRANULE as u32,

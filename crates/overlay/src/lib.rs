@@ -61,7 +61,7 @@ mod waker;
 mod word;
 
 pub use self::disk::{OverlayDisk, OverlayOptions};
-pub use self::overflow::{HEADER_BYTES, new_header};
+pub use self::overflow::{HEADER_BYTES, create_file};
 
 /// Bytes of a granule, a slot and a place.
 pub const GRANULE: u64 = 4096;

@@ -6,10 +6,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::disk::{DiskError, FileDisk, MetadataOp};
+use image::NewFile;
 use rustix::fs::{FileType, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
@@ -20,9 +21,20 @@ pub const HEADER_BYTES: usize = BYTES;
 /// First bytes of the header.
 const MAGIC: [u8; 16] = *b"ringway-overflow";
 
-/// Returns the header of an overflow file that nothing uses yet.
-pub fn new_header() -> [u8; HEADER_BYTES] {
-    header(0)
+/// Creates an overflow file that nothing uses yet.
+///
+/// # Errors
+/// The path exists, its folder does not, or the storage fails.
+pub fn create_file(path: &Path) -> io::Result<()> {
+    let file = NewFile::create(path)?;
+    let header = header(0);
+    let mut left = &header[..];
+    while !left.is_empty() {
+        let done = header.len() - left.len();
+        let count = retry_on_intr(|| pwrite(file.fd(), left, done as u64))?;
+        left = left.get(count..).unwrap_or_default();
+    }
+    file.publish()
 }
 
 fn header(id: u64) -> [u8; HEADER_BYTES] {
@@ -67,6 +79,12 @@ pub(crate) struct Overflow {
     is_device: bool,
 }
 
+/// Reads the number in a header.
+fn id_of(header: &[u8]) -> u64 {
+    let bytes = header.get(MAGIC.len()..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 impl Overflow {
     pub(crate) fn new(disk: Arc<FileDisk>, path: PathBuf) -> Result<Self, DiskError> {
         let fd = Arc::clone(disk.handover().0);
@@ -87,6 +105,12 @@ impl Overflow {
             "it is not the overflow file that this disk has written; detach the disk, which loses \
              what its guest has written, and attach it again"
         } else if found.starts_with(&MAGIC) || self.is_device && found.iter().all(|b| *b == 0) {
+            if id == 0 && id_of(found) != 0 {
+                let path = self.path.display();
+                tracing::info!(
+                    "{path} has writes of an overlay that has ended: they are discarded"
+                );
+            }
             return Ok(());
         } else {
             "it contains data and is no overflow file; give the path of a new file, or clear the \

@@ -25,8 +25,8 @@ pub(crate) struct Pool {
     pub(crate) places: Places,
     /// Channels whose writes wait for slots.
     waiting: Vec<Arc<ChannelWaker>>,
-    /// True if the cleaner must end.
-    pub(crate) is_stopping: bool,
+    /// Number of the cleaner that works. All others end.
+    pub(crate) cleaner: u64,
 }
 
 impl Pool {
@@ -39,7 +39,7 @@ impl Pool {
             limbo: VecDeque::new(),
             places: Places::default(),
             waiting: Vec::new(),
-            is_stopping: false,
+            cleaner: 0,
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     pool: Mutex<Pool>,
     /// Notified when the cleaner has work, or must end.
     pub(crate) work: Condvar,
+    /// Held by the cleaner that works.
+    pub(crate) cleaning: Mutex<()>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) overflow: Option<Overflow>,
     pub(crate) room_waits: Arc<RoomWaits>,
@@ -46,6 +48,7 @@ impl Shared {
             memory,
             pool: Mutex::new(Pool::new(slots)),
             work: Condvar::new(),
+            cleaning: Mutex::default(),
             epochs: Arc::default(),
             overflow,
             room_waits,
@@ -174,7 +177,10 @@ impl Shared {
             is_good
         });
         pool.set_free(&used);
-        *self.pool() = pool;
+        let mut present = self.pool();
+        pool.cleaner = present.cleaner;
+        *present = pool;
+        drop(present);
         problem.map_or(Ok(()), Err)
     }
 }

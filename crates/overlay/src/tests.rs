@@ -64,7 +64,7 @@ impl Fixture {
 
     fn overflow(&self) -> Option<(Arc<FileDisk>, PathBuf)> {
         if !self.path().exists() {
-            std::fs::write(self.path(), new_header()).unwrap();
+            create_file(&self.path()).unwrap();
         }
         self.has_overflow.then(|| (file_disk(&self.path()), self.path()))
     }
@@ -227,13 +227,15 @@ fn an_overflow_file_with_foreign_contents_is_refused() {
     assert!(refused(&fixture, None).contains("is no overflow file"));
     assert_eq!(std::fs::read(fixture.path()).unwrap(), vec![5; 8192], "untouched");
     // The file of another disk.
-    std::fs::write(fixture.path(), new_header()).unwrap();
+    std::fs::remove_file(fixture.path()).unwrap();
+    create_file(&fixture.path()).unwrap();
     let disk: Arc<dyn Disk> = fixture.open();
     let client = Client::new(&disk);
     client.write(0, vec![1; 4 << 20]);
     drop(client);
     disk.deactivate().unwrap();
-    std::fs::write(fixture.path(), new_header()).unwrap();
+    std::fs::remove_file(fixture.path()).unwrap();
+    create_file(&fixture.path()).unwrap();
     let memory = fixture.memory.take();
     assert!(refused(&fixture, memory).contains("not the overflow file that this disk has written"));
     // Memory of another disk.

@@ -9,6 +9,7 @@
 
 mod coalesce;
 mod foreign;
+pub(crate) mod layers;
 pub(crate) mod names;
 mod profile;
 mod scan;
@@ -17,7 +18,7 @@ pub(crate) mod space;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::id::{SrId, Uuid, VdiId};
+use model::id::{SrId, Uuid, VbdId, VdiId};
 use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::Drivers;
 use toolstack::sr::{Config, Names, Space, SrDriver, SrError, Volume};
@@ -142,6 +143,17 @@ impl SrHandle {
     /// Returns the space of the SR, if its type tells it without a scan.
     pub(crate) async fn space(&self) -> Result<Option<Space>, SrError> {
         self.deadline("a measurement of its space", self.driver.space(self.id)).await
+    }
+
+    /// Returns the slots that have layers in the SR.
+    async fn layers(&self) -> Result<Vec<VbdId>, SrError> {
+        self.deadline("a look for layers", self.driver.layers(self.id)).await
+    }
+
+    /// Removes the layers of a slot that does not exist any more.
+    async fn destroy_layers(&self, slot: VbdId) -> Result<(), SrError> {
+        let removed = self.driver.destroy_layers(self.id, slot);
+        self.deadline("the removal of a layer", removed).await
     }
 
     /// Creates a volume.

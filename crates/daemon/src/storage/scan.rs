@@ -9,7 +9,7 @@ use toolstack::sr::{SnapshotOf, Space, SrError, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
-use super::{SrHandle, foreign, names};
+use super::{SrHandle, foreign, layers, names};
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
@@ -50,7 +50,24 @@ pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), 
             }
         });
     }
-    scanned.map_err(|error| storage_failed(&error, &storage.sr, None)).map(drop)
+    scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
+    report_left_layers(app, storage).await;
+    Ok(())
+}
+
+/// Reports layers that belong to no VBD in the log. Nothing removes them: the database may be a new one.
+async fn report_left_layers(app: &AppState, storage: &SrHandle) {
+    let left = layers::left(app, storage).await;
+    if !left.is_empty() {
+        let named: Vec<_> = left.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+        tracing::warn!(
+            sr = %storage.id,
+            "{} VBDs that do not exist have files of their writes here: {}. Remove the files whose \
+             names begin with these UUIDs if nothing needs them",
+            left.len(),
+            named.join(", ")
+        );
+    }
 }
 
 /// Records the space of an SR and of its known VDIs, which merged images have changed.
@@ -197,6 +214,9 @@ pub(crate) fn found(
             tx.set_key(&disk, vdi::Field::sm_config, FORMAT, Some(format))?;
         }
         sizes(tx, &disk, volume)?;
+        if layers::has_layers(&tx.view(), &disk)? {
+            tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
+        }
         if volume.resets {
             tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
         }

@@ -26,6 +26,8 @@ pub(crate) struct ServedTree {
     memory: Option<Arc<OwnedFd>>,
     /// Descriptor of the journal of the image at the top, if it is written.
     journal: Option<Arc<OwnedFd>>,
+    /// Descriptor of the writes of an overlay.
+    overlay: Option<Arc<OwnedFd>>,
     /// Descriptors that were handed in for the files, by their numbers in the spec.
     handed_in: BTreeMap<u32, OwnedFd>,
     /// Notes on the files, with remedies.
@@ -39,6 +41,7 @@ impl ServedTree {
             disk,
             memory,
             journal,
+            overlay,
             files,
             storage_disks,
             golden_identity,
@@ -50,8 +53,17 @@ impl ServedTree {
         if let Some(identity) = golden_identity {
             backend.set_golden_identity(identity);
         }
-        let tree =
-            Self { backend, files, storage_disks, images, memory, journal, handed_in, notes };
+        let tree = Self {
+            backend,
+            files,
+            storage_disks,
+            images,
+            memory,
+            journal,
+            overlay,
+            handed_in,
+            notes,
+        };
         (disk, tree)
     }
 
@@ -69,9 +81,10 @@ impl ServedTree {
     pub(super) fn sources(&self) -> io::Result<Sources> {
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
         let journal = self.journal.as_deref().map(OwnedFd::try_clone).transpose()?;
+        let overlay = self.overlay.as_deref().map(OwnedFd::try_clone).transpose()?;
         let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
         let files = files.collect::<io::Result<_>>()?;
-        Ok(Sources { memory, journal, files, ..Sources::default() })
+        Ok(Sources { memory, journal, overlay, files, ..Sources::default() })
     }
 
     /// Returns the sources from which this process opens another tree of the same disk.

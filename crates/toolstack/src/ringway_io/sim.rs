@@ -111,7 +111,10 @@ fn geometry(disk: &Disk) -> Geometry {
         Backend::Null(size) | Backend::Memory(size) | Backend::Raw { size, .. } => *size,
         Backend::Model(model) => model.size,
         Backend::Golden(golden) => golden.size.unwrap_or(0),
-        Backend::File(_) | Backend::Qcow2 { .. } | Backend::Vhd { .. } => 0,
+        Backend::File(_)
+        | Backend::Qcow2 { .. }
+        | Backend::Vhd { .. }
+        | Backend::Overlay { .. } => 0,
     };
     Geometry { size_bytes, block_size: 512, read_only: disk.spec.read_only }
 }

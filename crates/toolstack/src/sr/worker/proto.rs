@@ -53,6 +53,17 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
+    /// Open the directory of layers over golden images, which is created, and report its space.
+    OpenLayers,
+    /// Report the files of layers.
+    Layers,
+    /// Remove the layers of a slot.
+    RemoveLayers {
+        #[serde(with = "text")]
+        slot: Uuid,
+        /// Whether only layers that do not outlive their machine are removed.
+        volatile_only: bool,
+    },
     /// Create a volume.
     CreateVolume {
         #[serde(with = "text")]
@@ -198,6 +209,9 @@ impl fmt::Display for SrRequest {
             Self::Space => write!(f, "measure the space"),
             Self::ScanIsos => write!(f, "scan"),
             Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
+            Self::OpenLayers => write!(f, "open the directory of layers"),
+            Self::Layers => write!(f, "list layers"),
+            Self::RemoveLayers { slot, .. } => write!(f, "remove the layers of slot {slot}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
             Self::PrepareImage { vdi, .. } => write!(f, "prepare the image of volume {vdi}"),
             Self::SettleImage { vdi } => write!(f, "settle the image of volume {vdi}"),
@@ -492,9 +506,10 @@ impl From<SrError> for WireError {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
             }
             // Only the daemon creates these errors, not a worker.
-            error @ (SrError::Late { .. } | SrError::NotAttached | SrError::Unsupported) => {
-                Self::Worker(error.to_string())
-            }
+            error @ (SrError::Late { .. }
+            | SrError::NotAttached
+            | SrError::Unsupported
+            | SrError::Datapath(_)) => Self::Worker(error.to_string()),
             SrError::Worker(why) => Self::Worker(why),
         }
     }
@@ -560,6 +575,9 @@ mod tests {
             SrRequest::Attach,
             SrRequest::Scan,
             SrRequest::Space,
+            SrRequest::OpenLayers,
+            SrRequest::Layers,
+            SrRequest::RemoveLayers { slot: vdi, volatile_only: true },
             SrRequest::CreateVolume { vdi, bytes: u64::MAX },
             SrRequest::PrepareImage { vdi, bytes: 1, format: ImageFormat::Vhd },
             SrRequest::SettleImage { vdi },
