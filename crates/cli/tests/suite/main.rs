@@ -10,6 +10,7 @@ mod disk_images;
 mod doctor;
 mod documents;
 mod image;
+mod image_import;
 mod libvirt_xml;
 mod net;
 mod nics;

@@ -8,6 +8,7 @@
 //! [machines]: toolstack::machines
 
 mod coalesce;
+mod foreign;
 pub(crate) mod layers;
 pub(crate) mod names;
 mod profile;
@@ -142,11 +143,6 @@ impl SrHandle {
     /// Returns the space of the SR, if its type tells it without a scan.
     pub(crate) async fn space(&self) -> Result<Option<Space>, SrError> {
         self.deadline("a measurement of its space", self.driver.space(self.id)).await
-    }
-
-    /// Returns images of the SR that belong to no volume.
-    pub(crate) async fn orphans(&self) -> Result<Vec<String>, SrError> {
-        self.deadline("a look for images without volumes", self.driver.orphans(self.id)).await
     }
 
     /// Returns the slots that have layers in the SR.

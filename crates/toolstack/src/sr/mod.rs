@@ -12,6 +12,7 @@
 pub mod delay;
 pub mod dir;
 mod file_system;
+pub mod foreign;
 pub mod golden;
 pub mod iso;
 mod places;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::boxed_future::BoxFuture;
 use crate::ringway_io::DatapathError;
 pub use dir::SnapshotOf;
+use foreign::{ForeignFile, ForeignVolume};
 
 /// Location of an SR in a PBD: `device_config`.
 pub type Config = BTreeMap<String, String>;
@@ -155,6 +157,8 @@ pub struct Volume {
     pub names: Option<Names>,
     /// Name of the volume's file, where the id is not the name.
     pub file_name: Option<String>,
+    /// Format of the volume's lowest image, over which others may lie.
+    pub format: ImageFormat,
 }
 
 /// New image that goes over a volume's images.
@@ -404,9 +408,13 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn end_merge(&self, _sr: SrId) -> BoxFuture<'_, Result<bool, SrError>> {
         Box::pin(std::future::ready(Ok(true)))
     }
-    /// Returns images of the SR that belong to no volume and no merge, and that nothing removes.
-    fn orphans(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
+    /// Returns the files that users put into the SR.
+    fn foreign_files(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<ForeignFile>, SrError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+    /// Makes volumes of foreign files, which open as their formats and fit together.
+    fn adopt(&self, _sr: SrId, _volumes: Vec<ForeignVolume>) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(

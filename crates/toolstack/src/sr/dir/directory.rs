@@ -9,6 +9,7 @@ use std::path::Path;
 
 use model::calibration::PROFILE_FILE;
 use model::id::{SrId, VdiId};
+use model::image::ImageFormat;
 use model::spec::MAX_DISK_BYTES;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, statat};
@@ -97,6 +98,10 @@ impl<'a> SrDirectory<'a> {
     /// # Errors
     /// The directory contains volumes, or a system call failed.
     pub(crate) fn destroy(&self) -> Result<(), SrError> {
+        {
+            let _lock = self.lock_records();
+            self.finish_adoption()?;
+        }
         match self.volumes()?.len() {
             0 => {}
             volumes => return Err(SrError::NotEmpty { volumes }),
@@ -284,6 +289,7 @@ pub(super) fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
         resets: false,
         names: Some(Names::default()),
         file_name: None,
+        format: ImageFormat::Raw,
     })
 }
 

@@ -124,6 +124,7 @@ impl GoldenDriver {
             resets: false,
             names: None,
             file_name: Some(config.name()),
+            format: ImageFormat::Raw,
         }
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 
 use crate::sr::file_system::{os, space};
 use crate::sr::worker::MAX_VOLUMES;
@@ -86,6 +87,7 @@ fn volume(place: &Path, sr: SrId, name: String) -> Result<Option<Volume>, SrErro
         resets: false,
         names: None,
         file_name: Some(name),
+        format: ImageFormat::Raw,
     }))
 }
 

@@ -9,6 +9,7 @@ use model::image::ImageFormat;
 use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
+use crate::sr::foreign::{ForeignFile, ForeignVolume};
 use crate::sr::{Names, SnapshotOf, Space, SrError, Volume};
 
 /// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
@@ -191,8 +192,10 @@ pub(crate) enum SrRequest {
     },
     /// End the merge.
     EndMerge,
-    /// Report images that belong to no volume.
-    Orphans,
+    /// Report the files that users put into the directory.
+    ForeignFiles,
+    /// Make volumes of such files.
+    Adopt { volumes: Vec<ForeignVolume> },
 }
 
 impl fmt::Display for SrRequest {
@@ -231,7 +234,8 @@ impl fmt::Display for SrRequest {
             Self::MergeUsers => write!(f, "look for users of merged images"),
             Self::SwitchMerge { vdi } => write!(f, "switch volume {vdi} to a merged image"),
             Self::EndMerge => write!(f, "end a merge of images"),
-            Self::Orphans => write!(f, "look for images without volumes"),
+            Self::ForeignFiles => write!(f, "look for files of users"),
+            Self::Adopt { .. } => write!(f, "make volumes of files of users"),
         }
     }
 }
@@ -267,6 +271,8 @@ pub(crate) enum SrResponse {
     Vdis(Vec<String>),
     /// Merge of images.
     Merge(WireMerge),
+    /// Files of users.
+    Foreign(Vec<ForeignFile>),
 }
 
 /// Merge of images in the protocol.
@@ -298,6 +304,7 @@ pub(crate) struct WireVolume {
     names: Option<Names>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file_name: Option<String>,
+    format: ImageFormat,
 }
 
 /// [`SrError`] in the protocol.
@@ -420,6 +427,17 @@ impl SrResponse {
         }
     }
 
+    /// Returns the files of users.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_foreign(self) -> Result<Vec<ForeignFile>, SrError> {
+        match self {
+            Self::Foreign(files) => Ok(files),
+            other => Err(other.unexpected()),
+        }
+    }
+
     /// Checks that the answer has no value.
     ///
     /// # Errors
@@ -440,7 +458,7 @@ impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
         let Volume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, .. } = volume;
         let (vdi, resets) = (vdi.0, volume.resets);
-        let (names, file_name) = (volume.names, volume.file_name);
+        let (names, file_name, format) = (volume.names, volume.file_name, volume.format);
         Self {
             vdi,
             virtual_bytes,
@@ -450,6 +468,7 @@ impl From<Volume> for WireVolume {
             resets,
             names,
             file_name,
+            format,
         }
     }
 }
@@ -460,6 +479,7 @@ impl From<WireVolume> for Volume {
             wire_volume;
         let (vdi, resets) = (VdiId(vdi), wire_volume.resets);
         let (names, file_name) = (wire_volume.names, wire_volume.file_name);
+        let format = wire_volume.format;
         Self {
             vdi,
             virtual_bytes,
@@ -469,6 +489,7 @@ impl From<WireVolume> for Volume {
             resets,
             names,
             file_name,
+            format,
         }
     }
 }
@@ -575,7 +596,7 @@ mod tests {
             SrRequest::MergeUsers,
             SrRequest::SwitchMerge { vdi },
             SrRequest::EndMerge,
-            SrRequest::Orphans,
+            SrRequest::ForeignFiles,
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
             let received = again(&call);
@@ -625,6 +646,7 @@ mod tests {
             resets: true,
             names: Some(names),
             file_name: None,
+            format: ImageFormat::Qcow2,
         };
         let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes =

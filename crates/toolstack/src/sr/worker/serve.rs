@@ -185,7 +185,10 @@ fn on_images(
             sr_directory.switch_merge(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
         SrRequest::EndMerge => sr_directory.end_merge().map(SrResponse::Is),
-        SrRequest::Orphans => sr_directory.orphans().map(SrResponse::Images),
+        SrRequest::ForeignFiles => sr_directory.foreign_files().map(SrResponse::Foreign),
+        SrRequest::Adopt { volumes } => {
+            sr_directory.adopt(volumes.clone()).map(|()| SrResponse::Nothing)
+        }
         other => Err(SrError::Worker(format!("it does not know the call {other:?}"))),
     }
 }
