@@ -8,8 +8,9 @@ use reactor::{Context, Slab};
 use rustix::io::Errno;
 
 use crate::BLOCK_BYTES;
-use crate::image::{CachedImage, Waiter};
+use crate::image::CachedImage;
 use crate::mailbox::{Block, Mailbox};
+use crate::state::Waiter;
 
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: IoError = IoError::Storage(Errno::CANCELED);

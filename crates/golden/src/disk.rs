@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ::disk::{CacheState, Channel, Disk, DiskError, Extent, Geometry, IoError};
 use reactor::Context;
 
+use crate::boot_set::{self, Recorder};
 use crate::channel::GoldenChannel;
 use crate::image::CachedImage;
 
@@ -12,11 +13,27 @@ use crate::image::CachedImage;
 /// process on the same image.
 #[derive(Debug)]
 pub struct GoldenDisk {
-    pub(crate) image: Arc<CachedImage>,
-    pub(crate) block_size: u32,
+    image: Arc<CachedImage>,
+    block_size: u32,
 }
 
 impl GoldenDisk {
+    /// Creates a disk. The first one of an image reads the boot set, or records it.
+    pub(crate) fn new(image: Arc<CachedImage>, block_size: u32) -> Self {
+        let is_first = image.state().disks == 0;
+        let set =
+            is_first.then(|| boot_set::read(&image.boot_path, &image.identity, image.blocks()));
+        let mut state = image.state();
+        state.disks += 1;
+        match set {
+            Some(Some(blocks)) => state.background.add_boot_set(blocks),
+            Some(None) if state.recorder.is_none() => state.recorder = Some(Recorder::default()),
+            _ => {}
+        }
+        drop(state);
+        Self { image, block_size }
+    }
+
     /// Returns the identity of the image.
     pub fn identity(&self) -> &str {
         &self.image.identity
@@ -25,6 +42,18 @@ impl GoldenDisk {
     /// Returns the reason why requests wait for the source, if they do.
     pub fn problem(&self) -> Option<String> {
         self.image.problem()
+    }
+}
+
+impl Drop for GoldenDisk {
+    fn drop(&mut self) {
+        let mut state = self.image.state();
+        state.disks -= 1;
+        if state.disks == 0 {
+            state.background.clear();
+        }
+        drop(state);
+        self.image.bell.notify_all();
     }
 }
 
