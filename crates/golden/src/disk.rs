@@ -1,5 +1,6 @@
 //! Disk of a golden image.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ::disk::{CacheState, Channel, Disk, DiskError, Extent, Geometry, IoError};
@@ -13,25 +14,55 @@ use crate::image::CachedImage;
 /// process on the same image.
 #[derive(Debug)]
 pub struct GoldenDisk {
-    image: Arc<CachedImage>,
+    image: Arc<ImageGuard>,
     block_size: u32,
 }
 
-impl GoldenDisk {
-    /// Creates a disk. The first one of an image reads the boot set, or records it.
-    pub(crate) fn new(image: Arc<CachedImage>, block_size: u32) -> Self {
-        let is_first = image.state().disks == 0;
+/// Use of an image by a disk and its channels.
+#[derive(Debug)]
+pub(crate) struct ImageGuard(Arc<CachedImage>);
+
+impl ImageGuard {
+    /// Begins a use. The first one of an image reads the boot set, or records it.
+    fn new(image: Arc<CachedImage>) -> Self {
+        let is_first = image.state().users == 0;
         let set =
             is_first.then(|| boot_set::read(&image.boot_path, &image.identity, image.blocks()));
         let mut state = image.state();
-        state.disks += 1;
+        state.users += 1;
         match set {
             Some(Some(blocks)) => state.background.add_boot_set(blocks),
             Some(None) if state.recorder.is_none() => state.recorder = Some(Recorder::default()),
             _ => {}
         }
         drop(state);
-        Self { image, block_size }
+        Self(image)
+    }
+}
+
+impl Deref for ImageGuard {
+    type Target = Arc<CachedImage>;
+
+    fn deref(&self) -> &Arc<CachedImage> {
+        &self.0
+    }
+}
+
+impl Drop for ImageGuard {
+    fn drop(&mut self) {
+        let mut state = self.state();
+        state.users -= 1;
+        if state.users == 0 {
+            state.background.clear();
+        }
+        drop(state);
+        self.bell.notify_all();
+    }
+}
+
+impl GoldenDisk {
+    pub(crate) fn new(image: Arc<CachedImage>, block_size: u32) -> Self {
+        Self { image: Arc::new(ImageGuard::new(image)), block_size }
     }
 
     /// Returns the identity of the image.
@@ -42,18 +73,6 @@ impl GoldenDisk {
     /// Returns the reason why requests wait for the source, if they do.
     pub fn problem(&self) -> Option<String> {
         self.image.problem()
-    }
-}
-
-impl Drop for GoldenDisk {
-    fn drop(&mut self) {
-        let mut state = self.image.state();
-        state.disks -= 1;
-        if state.disks == 0 {
-            state.background.clear();
-        }
-        drop(state);
-        self.image.bell.notify_all();
     }
 }
 

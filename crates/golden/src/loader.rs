@@ -129,7 +129,7 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
     loop {
         let now = Instant::now();
         let mut until =
-            (!was_silent || state.disks == 0 || state.threads[at] > 1).then_some(silent_at);
+            (!was_silent || state.users == 0 || state.threads[at] > 1).then_some(silent_at);
         if lane == Lane::Source && state.retry(now) {
             image.bell.notify_all();
         }
@@ -147,7 +147,7 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
         let waited = match until {
             Some(until) if until <= now => {
                 // The last thread stays while a disk uses the image.
-                if state.threads[at] == 1 && state.disks > 0 {
+                if state.threads[at] == 1 && state.users > 0 {
                     return Work::Silence;
                 }
                 state.threads[at] -= 1;
@@ -166,7 +166,7 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
 
 /// Begins the flight of the next block to fetch ahead.
 fn next_ahead(image: &CachedImage, state: &mut State) -> Next {
-    if state.disks == 0 {
+    if state.users == 0 {
         return Next::Nothing;
     }
     let is_stored = |block| image.file.as_ref().is_some_and(|file| file.may_have(block));
@@ -223,6 +223,8 @@ fn fetch(image: &Arc<CachedImage>, block: u32, purpose: Purpose, link: &mut Link
             Err(SourceError::Failed(_)) if attempt < ATTEMPTS => attempt += 1,
             Err(error) => break error,
         }
+        // A source that cannot even be connected to has no trouble with this block alone.
+        *link = Link::default();
     };
     *link = Link::default();
     if let SourceError::Failed(problem) = &error {

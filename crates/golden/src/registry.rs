@@ -25,7 +25,7 @@ fn find(identity: &str) -> Result<Vec<Arc<CachedImage>>, GoldenError> {
     let all = lock();
     let images = all.values().filter_map(Weak::upgrade);
     let found: Vec<_> =
-        images.filter(|image| image.identity == identity && image.state().disks > 0).collect();
+        images.filter(|image| image.identity == identity && image.state().users > 0).collect();
     match found.is_empty() {
         true => Err(GoldenError::Unknown { identity: identity.into() }),
         false => Ok(found),

@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) queues: [VecDeque<u32>; 2],
     pub(crate) threads: [usize; 2],
     /// Disks of the process on the image. While there is one, each lane has a thread.
-    pub(crate) disks: usize,
+    pub(crate) users: usize,
     /// Blocks whose source is gone, and when it is tried again.
     parked: Vec<u32>,
     pub(crate) retry_at: Option<Instant>,
@@ -61,7 +61,7 @@ impl State {
             flights: HashMap::new(),
             queues: Default::default(),
             threads: [0; 2],
-            disks: 0,
+            users: 0,
             parked: Vec::new(),
             retry_at: None,
             pauses: 0,

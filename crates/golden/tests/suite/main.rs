@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 mod cache;
+mod faults;
 mod servers;
 mod sources;
