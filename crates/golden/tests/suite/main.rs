@@ -3,5 +3,6 @@
 
 mod cache;
 mod faults;
+mod full;
 mod servers;
 mod sources;
