@@ -316,17 +316,21 @@ impl Worker {
             // Slots are inside of the memory.
             let _ = source.read(shared.memory.slot_at(*slot), bytes.granule(index));
         }
-        if let Err(error) = overflow.write(run.first, bytes, run.len as usize) {
+        let written = overflow.write(run.first, bytes, run.len as usize);
+        let done = *written.as_ref().unwrap_or(&0) as u64;
+        let (run, rest) = (
+            Run { first: run.first, len: done },
+            Run { first: run.first + done, len: run.len - done },
+        );
+        if rest.len > 0 {
             let mut pool = shared.pool();
-            let is_bad = rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::IO);
-            for place in run.first..run.first + run.len {
-                if is_bad {
-                    pool.places.set_bad(place);
-                }
-                pool.places.free(place);
+            let error = written.as_ref().err().and_then(rustix::io::Errno::from_io_error);
+            if error == Some(rustix::io::Errno::IO) {
+                (rest.first..rest.first + rest.len).for_each(|place| pool.places.set_bad(place));
             }
-            return Err(error);
+            pool.places.give_up(rest);
         }
+        written?;
         shared.counters.moved.fetch_add(run.len * GRANULE, Ordering::Relaxed);
         Ok((run, true))
     }

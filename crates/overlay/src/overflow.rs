@@ -127,27 +127,30 @@ impl Overflow {
         }
         let mut bytes = AlignedBytes::new(1);
         bytes.granule(0).copy_from_slice(&header(id));
-        self.write(0, &bytes, 1)
+        self.write(0, &bytes, 1).map(drop)
     }
 
-    /// Writes granules to a run of places. May wait for the storage.
+    /// Writes granules to a run of places. Returns how many were written before the storage failed or
+    /// was full, at least one. May wait for the storage.
     pub(crate) fn write(
         &self,
         place: u64,
         bytes: &AlignedBytes,
         granules: usize,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         let (data, mut done) = (bytes.get(granules), 0);
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             let at = place * GRANULE + done as u64;
-            match retry_on_intr(|| pwrite(&*self.fd, rest, at))? {
+            match retry_on_intr(|| pwrite(&*self.fd, rest, at)) {
+                Ok(count) if count > 0 => done += count,
+                _ if done >= BYTES => break,
                 // The end of a device.
-                0 => return Err(Errno::NOSPC.into()),
-                count => done += count,
+                Ok(_) => return Err(Errno::NOSPC.into()),
+                Err(error) => return Err(error.into()),
             }
         }
-        self.disk.charge_metadata(MetadataOp::Write(data.len() as u64));
-        Ok(())
+        self.disk.charge_metadata(MetadataOp::Write(done as u64));
+        Ok(done / BYTES)
     }
 
     /// Gives the space of a run of places back, as far as the file system can do that.

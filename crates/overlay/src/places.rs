@@ -108,6 +108,16 @@ impl Places {
         }
     }
 
+    /// Frees places of a run that could not be written. The next search begins at the front, so that
+    /// holes come before the end of a file that cannot grow.
+    pub(crate) fn give_up(&mut self, run: Run) {
+        (run.first..run.first + run.len).for_each(|place| self.free(place));
+        self.next = 1;
+        while self.used.last() == Some(&0) {
+            self.used.pop();
+        }
+    }
+
     /// Notes that the storage cannot write a place, which is in use.
     pub(crate) fn set_bad(&mut self, place: u64) {
         self.bad.insert(place);
@@ -172,6 +182,22 @@ mod tests {
         places.free(7);
         places.free(7);
         assert_eq!(places.count(), 209);
+    }
+
+    #[test]
+    fn a_file_that_cannot_grow_has_its_holes_filled() {
+        let mut places = Places::default();
+        let run = |first, len| Run { first, len };
+        assert_eq!(places.take_run(300, 1000), Some(run(1, 300)));
+        for _ in 0..3 {
+            let failed = places.take_run(100, 1000).unwrap();
+            assert_eq!(failed, run(301, 100), "always the same");
+            places.give_up(failed);
+        }
+        (10..20).for_each(|place| places.free(place));
+        assert_eq!(places.take_run(100, 1000), Some(run(10, 10)));
+        assert_eq!(places.take_run(100, 1000), Some(run(301, 100)));
+        assert_eq!(places.count(), 400);
     }
 
     #[test]
