@@ -19,6 +19,9 @@ mod fence;
 mod full;
 mod full_snapshots;
 mod golden;
+#[path = "../../../golden/tests/suite/servers.rs"]
+#[allow(dead_code, reason = "the tests of golden use the rest")]
+mod golden_servers;
 mod handover;
 mod idle;
 mod image_calls;
@@ -43,6 +46,7 @@ mod net_uplink;
 mod nic_upgrade;
 mod options;
 mod orphan;
+mod overlay;
 mod pause;
 mod peer;
 mod polling;

@@ -3,10 +3,12 @@
 mod backend;
 #[cfg(test)]
 mod backend_tests;
+mod boot_set;
 mod chain;
 mod check;
 mod golden;
 mod model_disk;
+mod overlay;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -20,15 +22,17 @@ use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
 pub use crate::share::DiskShare;
 pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
+pub use boot_set::{BOOT_SET_BLOCKS_MAX, BootSet};
 pub use check::{validate_block_size, validate_id, validate_socket};
 use check::{validate_no_socket, validate_serial};
 pub use golden::{
-    GoldenImage, GoldenSource, HostPort, HttpAddress, MAX_GOLDEN_BYTES, MIN_GOLDEN_RAM_BYTES,
-    NbdAddress, NbdServerAddress,
+    DIGEST_PREFIX, GoldenImage, GoldenSource, HostPort, HttpAddress, MAX_GOLDEN_BYTES,
+    MIN_GOLDEN_RAM_BYTES, MIN_GOLDEN_RATE, NbdAddress, NbdServerAddress,
 };
 pub use model_disk::{
     DeviceModel, DeviceSpeed, FlashModel, MAX_MODEL_DISK_BYTES, ModelDisk, PipeModel, SpindleModel,
 };
+pub use overlay::{MAX_OVERLAY_RAM_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES};
 pub use text::{parse_size, parse_time_ms};
 
 /// Maximum number of queues of a disk. QEMU's limit for a virtio device is 1024. With 256, two
@@ -256,6 +260,11 @@ impl DiskSpec {
         if !self.read_only && self.backend.is_golden_alone() {
             let problem = "is false, and a golden image is never written; give true, or put a \
                            qcow2 image above it for the writes of the disk";
+            return refuse("read_only", problem);
+        }
+        if self.read_only && self.backend.is_overlay() {
+            let problem =
+                "is true, and an overlay is there for writes; give its base as the backend";
             return refuse("read_only", problem);
         }
         self.backend.validate(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES).into())
