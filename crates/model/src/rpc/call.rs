@@ -11,8 +11,8 @@ use super::{
 use crate::calibration::{Calibrate, ProfileQuery};
 use crate::export::ExportSpec;
 use crate::image::{
-    ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageResize, ImageSnapshotCall,
-    MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+    ImageCheck, ImageCommit, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageResize,
+    ImageSnapshotCall, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
 use crate::image_stream::{ImageCopy, ImageExport, ImageImport};
 use crate::nic::{NicSpec, UplinkSpec};
@@ -76,6 +76,8 @@ pub enum Call {
     ImageMap(ImageMap),
     /// `image.create`: create an empty image file.
     ImageCreate(ImageCreate),
+    /// `image.commit`: write what the guest of an overlay has written to a new image.
+    ImageCommit(ImageCommit),
     /// `image.convert`: copy a disk to a new image file.
     ImageConvert(ImageConvert),
     /// `image.snapshot`: create an image over one that no program writes.
@@ -110,7 +112,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 41] = [
+pub const METHODS: [&str; 42] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -137,6 +139,7 @@ pub const METHODS: [&str; 41] = [
     "image.check",
     "image.map",
     "image.create",
+    "image.commit",
     "image.convert",
     "image.snapshot",
     "image.resize",
@@ -285,6 +288,11 @@ impl Call {
                 let create: ImageCreate = typed(params)?;
                 check_image(&create.path, 1)?;
                 Ok(Self::ImageCreate(create))
+            }
+            "image.commit" => {
+                let commit: ImageCommit = typed(params)?;
+                check_image(&commit.path, commit.deadline_s)?;
+                Ok(Self::ImageCommit(commit))
             }
             "image.convert" => {
                 let convert: ImageConvert = typed(params)?;
