@@ -1,9 +1,11 @@
 //! Commands, one file each.
 
 mod calibrate;
+mod confined;
 mod demo;
 mod die_with_parent;
 mod doctor;
+mod golden;
 mod image;
 mod io;
 mod lab;
@@ -36,6 +38,8 @@ pub(crate) enum Command {
     Io(io::Io),
     /// Show, check, map and create image files
     Image(image::Image),
+    /// Show golden images and their caches, fetch them whole, move boot sets
+    Golden(golden::Golden),
     /// Measure a storage: throughput by request size and depth, and how many machines fit
     Calibrate(calibrate::Calibrate),
     /// Print the definitions that libvirt, QEMU or Cloud Hypervisor need to use a disk
@@ -58,6 +62,9 @@ pub(crate) enum Command {
     /// Execute a program that dies with its parent
     #[command(hide = true)]
     Bound(die_with_parent::DieWithParent),
+    /// Execute a program without privileges that reads an untrusted file
+    #[command(hide = true)]
+    Confined(confined::Confined),
 }
 
 impl Command {
@@ -67,6 +74,7 @@ impl Command {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
             Self::Image(image) => block_on(image.execute()),
+            Self::Golden(golden) => block_on(golden.execute()),
             Self::Calibrate(calibrate) => block_on(calibrate.execute()),
             Self::LibvirtXml(xml) => block_on(xml.execute()),
             Self::Top(top) => block_on(top.execute()),
@@ -77,6 +85,7 @@ impl Command {
             Self::Lab(lab) => lab.execute(),
             Self::Man(man) => man.execute(whole()),
             Self::Bound(die_with_parent) => die_with_parent.execute(),
+            Self::Confined(confined) => confined.execute(),
         }
     }
 }
