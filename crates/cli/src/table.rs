@@ -51,6 +51,9 @@ pub(crate) fn id_and_backend(disk: &DiskStats) -> String {
 
 /// Names the top file of a tree, or the kind of a disk without files.
 fn backend(backend: &Backend) -> String {
+    if let Backend::Overlay { base, .. } = backend {
+        return format!("overlay over {}", self::backend(base));
+    }
     match backend.files().next() {
         Some(FileRef::Path(path)) => {
             path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()

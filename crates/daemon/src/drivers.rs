@@ -16,6 +16,7 @@ use toolstack::sim::{self, Sim};
 use toolstack::sr::SrDriver;
 use toolstack::sr::delay::{DelayedDriver, SLOW_DIR};
 use toolstack::sr::dir::{DIR_TYPES, DirDriver};
+use toolstack::sr::golden::GoldenDriver;
 use toolstack::sr::iso::IsoDriver;
 use toolstack::sr::worker;
 
@@ -26,6 +27,8 @@ use crate::options::HypervisorKind;
 const IP: &str = "ip";
 /// Directory of the simulated host, in the state directory.
 const SIMULATED: &str = "simulator";
+/// Default directory of SRs of golden images, in the state directory.
+const USUAL_GOLDEN: &str = "golden";
 /// Default directory of an SR, in the state directory.
 pub const USUAL_SR: &str = "sr/default";
 
@@ -68,12 +71,15 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
     }
     let slow = Arc::new(DirDriver::new(SLOW_DIR, workers.clone(), usual));
     srs.push(Arc::new(DelayedDriver::new(SLOW_DIR, slow)));
-    srs.push(Arc::new(IsoDriver::new(workers)));
+    srs.push(Arc::new(IsoDriver::new(workers.clone())));
+    let io = Arc::new(IoDatapaths::new(&settings.run, launch));
+    let usual_golden = settings.state.join(USUAL_GOLDEN);
+    srs.push(Arc::new(GoldenDriver::new(workers, io.clone(), usual_golden)));
     // The state directory identifies the daemon, because two daemons of a host have different ones.
     let instance = settings.state.to_string_lossy();
     Ok(Drivers {
         hv: Arc::new(QemuHypervisor::new(guests)),
-        io: Arc::new(IoDatapaths::new(&settings.run, launch)),
+        io,
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
         switch: Arc::new(switch.context("cannot set up the switch of all networks")?),
         memory: Arc::new(Meminfo),

@@ -94,6 +94,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(toolstack::api_scale::ApiScale),
         Box::new(toolstack::hung_sr::HungSr),
         Box::new(toolstack::responsive::Responsive),
+        Box::new(toolstack::bootstorm::Bootstorm),
     ]
 }
 

@@ -252,6 +252,9 @@ pub struct ImageInfo {
     pub file_bytes: u64,
     /// Space that the file uses on its storage, in bytes.
     pub stored_bytes: u64,
+    /// Whether another process writes the image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_written: bool,
     /// Properties of a qcow2 image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qcow2: Option<Qcow2Info>,

@@ -20,6 +20,8 @@ use crate::{BYTES, GRANULE};
 const RUN: usize = 256;
 /// Slots whose memory is prepared at a time.
 const TOUCH: u32 = 1024;
+/// Most places of the overflow file whose space goes back at a time.
+const PUNCH: u64 = 4096;
 /// Time after which an overflow file that is full, or that fails, is tried again. The kernel has no
 /// event for it.
 const RETRY: Duration = Duration::from_millis(500);
@@ -34,8 +36,10 @@ pub(crate) struct Cleaner {
 impl Cleaner {
     /// Starts the thread.
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
-        shared.pool().is_stopping = false;
-        let worker = Worker::new(Arc::clone(shared));
+        let mut pool = shared.pool();
+        pool.cleaner += 1;
+        let worker = Worker::new(Arc::clone(shared), pool.cleaner);
+        drop(pool);
         let thread = std::thread::Builder::new().name("overlay".into());
         let thread = thread.spawn(move || worker.run())?;
         Ok(Self { shared: Arc::clone(shared), thread: Some(thread) })
@@ -45,7 +49,7 @@ impl Cleaner {
 impl Drop for Cleaner {
     /// Ends the thread, which may wait for the storage.
     fn drop(&mut self) {
-        self.shared.pool().is_stopping = true;
+        self.shared.pool().cleaner += 1;
         self.shared.work.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -55,6 +59,7 @@ impl Drop for Cleaner {
 
 struct Worker {
     shared: Arc<Shared>,
+    number: u64,
     epochs: EpochSlot,
     bytes: Option<AlignedBytes>,
     /// Slots of the present run, with their granules.
@@ -71,24 +76,30 @@ enum Pause {
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<Shared>, number: u64) -> Self {
         let epochs = shared.epochs.open_slot();
-        Self { shared, epochs, bytes: None, victims: Vec::new() }
+        Self { shared, number, epochs, bytes: None, victims: Vec::new() }
     }
 
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
+        // A former one may still wait for the storage.
+        let only_one = shared.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.must_end(&shared.pool()) {
+            return;
+        }
         if let Some(overflow) = &shared.overflow
             && shared.memory.overflow_id().load(Ordering::Acquire) == 0
         {
             // Nothing knows what a former disk has left there.
             self.begin(overflow);
         }
+        self.measure_room();
         let mut pause = Pause::Idle;
         loop {
             let pool = shared.pool();
-            if pool.is_stopping {
-                return;
+            if self.must_end(&pool) {
+                break;
             }
             if !self.has_work(&pool) || pause == Pause::Retry {
                 drop(wait(&shared, pool, &pause));
@@ -97,11 +108,18 @@ impl Worker {
             }
             pause = self.turn();
         }
+        drop(only_one);
+    }
+
+    fn must_end(&self, pool: &Pool) -> bool {
+        pool.cleaner != self.number
     }
 
     fn has_work(&self, pool: &Pool) -> bool {
         let can_clean = self.shared.overflow.is_some();
-        pool.wants_touch() || can_clean && pool.free_slots() < pool.low()
+        pool.wants_touch()
+            || can_clean && pool.free_slots() < pool.low()
+            || self.shared.wants_release(pool)
     }
 
     /// Does all there is to do.
@@ -112,28 +130,81 @@ impl Worker {
         shared.wake_waiting(&mut pool);
         let wants_touch = pool.wants_touch();
         let is_short = pool.free_slots() < pool.low() && shared.overflow.is_some();
+        let wants_release = shared.wants_release(&pool);
         drop(pool);
         if wants_touch {
             self.touch();
         }
+        if wants_release && !is_short {
+            self.release();
+            self.punch();
+        }
         if is_short {
-            return self.clean();
+            let pause = self.clean();
+            self.measure_room();
+            return pause;
         }
         Pause::Idle
     }
 
+    /// Notes for how much the overflow file has room.
+    fn measure_room(&self) {
+        if let Some(overflow) = &self.shared.overflow {
+            let limit = overflow.limit_bytes();
+            self.shared.counters.overflow_limit.store(limit, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives memory of free slots back to the host.
+    fn release(&self) {
+        let shared = &self.shared;
+        let cleans = shared.overflow.is_some();
+        loop {
+            let slots = shared.pool().take_excess(cleans, TOUCH as usize);
+            if slots.is_empty() {
+                return;
+            }
+            for run in slots.chunk_by(|one, next| one + 1 == *next) {
+                let at = shared.memory.slot_at(run.first().copied().unwrap_or_default());
+                // What the host does not take back is there for later writes.
+                let _ = shared.memory.mapping().remove(at, run.len() * BYTES);
+            }
+            let mut pool = shared.pool();
+            pool.released(slots);
+            shared.wake_waiting(&mut pool);
+        }
+    }
+
+    /// Gives space of the overflow file back that no place uses. Only this thread takes places.
+    fn punch(&self) {
+        let shared = &self.shared;
+        let Some(overflow) = shared.overflow.as_ref().filter(|one| one.can_punch()) else { return };
+        let mut from = 0;
+        loop {
+            let mut pool = shared.pool();
+            if self.must_end(&pool) || from == 0 && !pool.places.wants_punch() {
+                return;
+            }
+            let Some(run) = pool.places.take_backed(from, PUNCH) else { return };
+            drop(pool);
+            if overflow.punch(run).is_err() {
+                // The file system cannot do it: a later life of the file begins it anew.
+                return;
+            }
+            from = run.first + run.len;
+        }
+    }
+
     /// Prepares memory, so that no write waits for the host to provide it.
     fn touch(&self) {
+        let slots = self.shared.pool().take_untouched(TOUCH);
+        for run in slots.chunk_by(|one, next| one + 1 == *next) {
+            let at = self.shared.memory.slot_at(run.first().copied().unwrap_or_default());
+            // Without memory now, a write will find out.
+            let _ = self.shared.memory.mapping().populate(at, run.len() * BYTES);
+        }
         let mut pool = self.shared.pool();
-        let (first, slots) = (pool.untouched, self.shared.memory.slots());
-        let count = TOUCH.min(slots - first);
-        pool.untouched += count;
-        drop(pool);
-        let at = self.shared.memory.slot_at(first);
-        // Without memory now, a write will find out.
-        let _ = self.shared.memory.mapping().populate(at, count as usize * BYTES);
-        let mut pool = self.shared.pool();
-        pool.free.extend((first..first + count).rev());
+        pool.free.extend(slots.iter().rev());
         self.shared.wake_waiting(&mut pool);
     }
 
@@ -146,7 +217,7 @@ impl Worker {
         }
         loop {
             let pool = shared.pool();
-            if pool.is_stopping || pool.free_slots() >= pool.high() {
+            if self.must_end(&pool) || pool.free_slots() >= pool.high() {
                 return Pause::Idle;
             }
             drop(pool);
@@ -245,17 +316,21 @@ impl Worker {
             // Slots are inside of the memory.
             let _ = source.read(shared.memory.slot_at(*slot), bytes.granule(index));
         }
-        if let Err(error) = overflow.write(run.first, bytes, run.len as usize) {
+        let written = overflow.write(run.first, bytes, run.len as usize);
+        let done = *written.as_ref().unwrap_or(&0) as u64;
+        let (run, rest) = (
+            Run { first: run.first, len: done },
+            Run { first: run.first + done, len: run.len - done },
+        );
+        if rest.len > 0 {
             let mut pool = shared.pool();
-            let is_bad = rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::IO);
-            for place in run.first..run.first + run.len {
-                if is_bad {
-                    pool.places.set_bad(place);
-                }
-                pool.places.free(place);
+            let error = written.as_ref().err().and_then(rustix::io::Errno::from_io_error);
+            if error == Some(rustix::io::Errno::IO) {
+                (rest.first..rest.first + rest.len).for_each(|place| pool.places.set_bad(place));
             }
-            return Err(error);
+            pool.places.give_up(rest);
         }
+        written?;
         shared.counters.moved.fetch_add(run.len * GRANULE, Ordering::Relaxed);
         Ok((run, true))
     }

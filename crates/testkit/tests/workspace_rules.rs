@@ -48,6 +48,7 @@ const LAYERS: [(&str, &[&str]); 28] = [
             "mapped",
             "calibrate",
             "golden",
+            "overlay",
             "share",
             "model",
             "service-manager",

@@ -7,11 +7,15 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Output};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
+
+/// Most bytes that are kept of a child's pipe.
+const PIPE_BYTES_MAX: u64 = 1 << 20;
 
 /// Child in its own process group. Dropping the value kills the group.
 #[derive(Debug)]
@@ -49,6 +53,17 @@ impl ChildGroup {
         self.child.wait().await
     }
 
+    /// Waits for the child's exit, and returns its status and what it wrote to its pipes. If the future
+    /// is dropped, the group is killed.
+    ///
+    /// # Errors
+    /// A pipe cannot be read, or the kernel refuses the wait.
+    pub async fn output(mut self) -> io::Result<Output> {
+        let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
+        let (stdout, stderr) = tokio::join!(read_pipe(stdout), read_pipe(stderr));
+        Ok(Output { status: self.child.wait().await?, stdout: stdout?, stderr: stderr? })
+    }
+
     /// Waits at most `deadline` for the child's exit. Then kills the group and waits for its exit.
     ///
     /// # Errors
@@ -80,6 +95,14 @@ impl Drop for ChildGroup {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Reads a pipe to its end, at most [`PIPE_BYTES_MAX`]. The rest is discarded.
+async fn read_pipe(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let (mut bytes, Some(mut pipe)) = (Vec::new(), pipe) else { return Ok(Vec::new()) };
+    (&mut pipe).take(PIPE_BYTES_MAX).read_to_end(&mut bytes).await?;
+    tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await?;
+    Ok(bytes)
 }
 
 /// Executes `command`, which the kernel kills when its parent dies.

@@ -1,6 +1,7 @@
 //! Commands, one file each.
 
 mod calibrate;
+mod confined;
 mod demo;
 mod die_with_parent;
 mod doctor;
@@ -61,6 +62,9 @@ pub(crate) enum Command {
     /// Execute a program that dies with its parent
     #[command(hide = true)]
     Bound(die_with_parent::DieWithParent),
+    /// Execute a program without privileges that reads an untrusted file
+    #[command(hide = true)]
+    Confined(confined::Confined),
 }
 
 impl Command {
@@ -81,6 +85,7 @@ impl Command {
             Self::Lab(lab) => lab.execute(),
             Self::Man(man) => man.execute(whole()),
             Self::Bound(die_with_parent) => die_with_parent.execute(),
+            Self::Confined(confined) => confined.execute(),
         }
     }
 }

@@ -102,9 +102,7 @@ fn execute(arguments: &Arguments) -> Result<Printed, XeError> {
         let why = "a parameter is name=value; put quotes around a value with blanks";
         return Err(XeError::syntax(&format!("what is '{word}'? {why}")));
     }
-    for name in command.required() {
-        params.required(name).map_err(|missing| missing.beside(command.unknown(params)))?;
-    }
+    command.check(params)?;
     let mut xe = XeSession::new(connect::login(arguments)?);
     let done = match command {
         ResolvedCommand::Written(command) => command.run.run(&mut xe, params),

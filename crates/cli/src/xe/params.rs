@@ -84,13 +84,18 @@ impl Params {
     }
 
     /// Returns the parameters that are neither standard nor in `known`. Compares names up to a
-    /// colon.
+    /// colon. A known name with a colon is a map, of which `name-key` is a member, too.
     pub(crate) fn others(&self, known: &[&str]) -> Vec<(&str, &str)> {
         let stem = |key: &str| key.split(':').next().map(str::to_owned).unwrap_or_default();
         let other = |key: &str| {
             let stem = stem(key);
             !STANDARD.contains(&stem.as_str())
-                && !known.iter().any(|known| known.trim_end_matches(':') == stem)
+                && !known.iter().any(|known| match known.strip_suffix(':') {
+                    Some(map) => stem
+                        .strip_prefix(map)
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-')),
+                    None => *known == stem,
+                })
         };
         self.iter().filter(|(key, _)| other(key)).collect()
     }
@@ -144,5 +149,9 @@ mod tests {
         let others = params.others(&["new-name-label"]);
         assert_eq!(others, [("other-config:k", "v"), ("name-label", "b")]);
         assert_eq!(params.others(&["new-name-label", "other-config:"]), [("name-label", "b")]);
+        let old_form = Params::new(vec![("other-config-k".into(), "v".into())]);
+        assert_eq!(old_form.others(&["other-config:"]), []);
+        assert_eq!(old_form.others(&["other-config"]), [("other-config-k", "v")]);
+        assert_eq!(old_form.others(&["other:"]), []);
     }
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod documents;
 mod golden;
 mod image;
+mod image_import;
 mod libvirt_xml;
 mod net;
 mod nics;

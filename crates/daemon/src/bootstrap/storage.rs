@@ -8,6 +8,7 @@ use model::sr::SrFeature;
 use toolstack::machines::Drivers;
 use toolstack::sr::delay::{DELAY_MS, SLOW_DIR, SLOW_EVERY, SLOW_MS};
 use toolstack::sr::dir::LOCATION;
+use toolstack::sr::golden::{self, GOLDEN};
 use toolstack::sr::iso::ISO;
 use toolstack::sr::{Config, SrDriver, SrError};
 use xenapi::table::{FieldIx, pbd, sm, sr};
@@ -108,9 +109,21 @@ fn fields(driver: &dyn SrDriver, version: &str) -> Vec<(FieldIx, Value)> {
         "ext" | "file" => (kind, "As `dir`, by the name that XenServer has"),
         SLOW_DIR => ("Slow directory", "As `dir`; attach and detach take longer, for trials"),
         ISO => ("ISO", "CDs: the ISO files of a directory of the host, which is only read"),
+        GOLDEN => ("Golden image", "An image that many machines boot from, through a cache"),
         _ => (kind, ""),
     };
     let mut configuration = vec![(LOCATION, "the directory, from the root on")];
+    if kind == GOLDEN {
+        configuration = vec![
+            (golden::SOURCE, "address of the image: a path, nbd://, nbd+unix:// or http://"),
+            (LOCATION, "the directory of the cache and of what machines write"),
+            (golden::RAM, "memory for blocks of the image, in bytes"),
+            (golden::CACHE_SIZE, "most bytes of the cache file"),
+            (golden::RATE, "most bytes a second from the source"),
+            (golden::IDENTITY, "identity that the image must have"),
+            (golden::WRITE_CACHE_RAM, "memory for the writes of a disk, in bytes"),
+        ];
+    }
     if kind == SLOW_DIR {
         configuration.extend([
             (DELAY_MS, "how much longer attach and detach take, in milliseconds"),

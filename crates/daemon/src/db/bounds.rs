@@ -91,7 +91,7 @@ fn own<'a>(
     all.filter(|(field, _)| field.inverse.is_none()).map(|(field, value)| (field.name, value))
 }
 
-fn bytes(value: &Value) -> usize {
+pub(super) fn bytes(value: &Value) -> usize {
     let held: usize = match value.plain() {
         Value::Str(text) => text.len(),
         Value::Set(values) => values.iter().map(bytes).sum(),

@@ -43,6 +43,14 @@ impl Change<'_> {
         }
     }
 
+    /// Returns the object, unless it is gone.
+    pub fn object(&self) -> Option<&Object> {
+        match self {
+            Self::Made(object) | Self::Changed(object) => Some(object),
+            Self::Gone { .. } => None,
+        }
+    }
+
     /// Returns the key that orders changes of several classes: the generation and the order within
     /// it.
     pub fn when(&self) -> (u64, u64) {

@@ -49,6 +49,16 @@ impl Object {
         self.made
     }
 
+    /// Returns the generation of creation, and the order within that generation.
+    pub fn creation(&self) -> (u64, u64) {
+        (self.made, self.age)
+    }
+
+    /// Returns the size of the fields in memory, in bytes, as the limits of records count it.
+    pub fn bytes(&self) -> usize {
+        self.fields.iter().map(super::bounds::bytes).sum()
+    }
+
     /// Returns the generation of the last change.
     pub fn changed(&self) -> u64 {
         self.changed

@@ -112,5 +112,6 @@ pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError 
         SrError::Full { needed, free } => codes::sr_full(needed.to_string(), free.to_string()),
         SrError::Os { .. } => backend("OS"),
         SrError::Worker(_) => backend("WORKER"),
+        SrError::Datapath(_) => backend("DATAPATH"),
     }
 }

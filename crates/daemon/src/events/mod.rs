@@ -8,6 +8,10 @@
 //! deletions are not reported. Each answer has the number of records of every class, so clients can
 //! detect a missed deletion.
 //!
+//! A large answer comes in parts: the token of a part has the position of its last event and the
+//! generation at which the first part was built. A record that changes or is deleted between two parts is
+//! reported after the last part. So a client may get a deletion of a record that it never got.
+//!
 //! If nothing differs, the call waits. Every change wakes it, and it scans again. It holds no lock
 //! and no permit meanwhile.
 //!
@@ -32,6 +36,7 @@ use xenapi::table::class;
 use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Db, Ref, View};
+use scan::Bounds;
 pub use subscription::Subscription;
 pub use token::Token;
 
@@ -52,6 +57,17 @@ pub async fn from(
     token: &str,
     timeout_s: f64,
 ) -> Result<Value, ApiError> {
+    bounded(db, session, classes, (token, timeout_s), Bounds::ANSWER).await
+}
+
+/// Returns the differences as [`from`] does, within these bounds.
+async fn bounded(
+    db: &Db,
+    session: &Ref,
+    classes: &[String],
+    (token, timeout_s): (&str, f64),
+    bounds: Bounds,
+) -> Result<Value, ApiError> {
     let subscription = Subscription::parse(classes)?;
     let mut token = Token::parse(token)?;
     let wait = Duration::try_from_secs_f64(timeout_s.clamp(0.0, WAIT_S_MAX)).unwrap_or_default();
@@ -60,16 +76,20 @@ pub async fn from(
     loop {
         changed.mark_unchanged();
         let late = Instant::now() >= end;
+        let was_part = token.part.is_some();
         let answer = db.read(|view| {
             alive(view, session)?;
-            let events = scan::events(view, &subscription, token);
-            // Changes that this answer omits were not subscribed, so the token can skip them.
-            token = Token::of(view.published_generation());
+            let (events, next) = scan::events(view, &subscription, token, bounds);
+            token = next;
             let due = late || !events.is_empty();
             Ok::<_, ApiError>(due.then(|| scan::answer(view, token, events)))
         })?;
         if let Some(answer) = answer {
             return Ok(answer);
+        }
+        if was_part {
+            // Nothing is left of that answer. What changed meanwhile is due now.
+            continue;
         }
         // The next scan detects a timeout, and a database that has ended.
         let _ = tokio::time::timeout_at(end, changed.changed()).await;

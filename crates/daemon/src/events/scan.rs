@@ -6,15 +6,36 @@ use xenapi::Value;
 use xenapi::table::{Class, RecordStorage, classes};
 
 use super::subscription::ClassFilter;
+use super::token::{Part, Position};
 use super::{Subscription, Token};
 use crate::db::{Change, Object, View};
 
 /// Class of messages, which have their own counter in a token.
 const MESSAGE: &str = "message";
 
+/// Most events and bytes of records in an answer. Its text may be six times as large.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) events: usize,
+    pub(super) bytes: usize,
+}
+
+impl Bounds {
+    /// Bounds of each answer. A pool of usual size fits into one.
+    pub(super) const ANSWER: Self = Self { events: 20_000, bytes: 16 << 20 };
+}
+
 /// Returns the subscribed differences since the token: new messages, then new records, changed
-/// records and deletions.
-pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Vec<Value> {
+/// records and deletions. Also returns the token of a client that knows them: if they exceed the bounds,
+/// it has the position of the last one.
+pub(super) fn events(
+    view: &View<'_>,
+    wanted: &Subscription,
+    token: Token,
+    bounds: Bounds,
+) -> (Vec<Value>, Token) {
+    let published = view.published_generation();
+    let until = token.part.map_or(published, |part| part.until.min(published));
     let mut changes = Vec::new();
     for ClassFilter { class, objects } in wanted.wanted() {
         let since = if class.name == MESSAGE { token.messages } else { token.records };
@@ -23,18 +44,43 @@ pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Ve
             Some(these) => changes.extend(view.since_among(since, class, these)),
         }
     }
-    changes.sort_by_key(|change| (turn(change), change.when()));
-    changes.into_iter().map(event).collect()
+    // What changes after the first part comes with a later token.
+    changes.retain(|change| {
+        let at = position(change);
+        at.1 <= until && token.part.is_none_or(|part| part.after < at)
+    });
+    changes.sort_by_key(position);
+    let (mut count, mut total, mut last) = (0_usize, 0_usize, None);
+    for change in &changes {
+        total = total.saturating_add(change.object().map_or(0, Object::bytes));
+        if count > 0 && (count == bounds.events || total > bounds.bytes) {
+            break;
+        }
+        (count, last) = (count.saturating_add(1), Some(position(change)));
+    }
+    let is_whole = count == changes.len();
+    let next = match last.filter(|_| !is_whole) {
+        Some(after) => Token { part: Some(Part { until, after }), ..token },
+        // Changes that this answer omits were not subscribed, so the token can skip them.
+        None => Token::of(until),
+    };
+    (changes.into_iter().take(count).map(event).collect(), next)
 }
 
-/// Returns the position of a kind of change in an answer.
-fn turn(change: &Change<'_>) -> usize {
-    match change {
+/// Returns the key of a change in an answer. New records are in the order of their creation, which never
+/// changes: so none is left out if it changes between two parts of an answer.
+fn position(change: &Change<'_>) -> Position {
+    let kind = match change {
         Change::Made(object) if object.class().name == MESSAGE => 0,
         Change::Made(_) => 1,
         Change::Changed(_) => 2,
         Change::Gone { .. } => 3,
-    }
+    };
+    let (generation, order) = match change {
+        Change::Made(object) => object.creation(),
+        _ => change.when(),
+    };
+    (kind, generation, order)
 }
 
 /// Builds the answer of `event.from`.

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use xenapi::table::{pool, sr, task, vdi, vm};
 use xenapi::{ApiError, Encoded, Value};
 
-use super::{from, inject};
+use super::scan::Bounds;
+use super::{bounded, from, inject};
 use crate::allowed_operations::update_allowed;
 use crate::db::tests::random::{numbered, of, write, writes};
 use crate::db::{Db, Ref};
@@ -248,6 +249,44 @@ fn an_injected_event_is_a_barrier() {
     }
 }
 
+/// All records of a database may have one generation, as after a start that follows a crash.
+#[test]
+fn a_large_answer_comes_in_parts() {
+    let (db, session) = world();
+    let vms: Vec<Ref> =
+        db.write_observed(|tx| (0..10).map(|_| tx.create(of("VM"), Vec::new())).collect()).unwrap();
+    let part = |token: &str, events, bytes| {
+        let bounds = Bounds { events, bytes };
+        read(wait(bounded(&db, &session, &names(&["vm"]), (token, LONG_S), bounds)).unwrap())
+    };
+    let told = |batch: &EventBatch| -> Vec<Ref> {
+        batch.events.iter().map(|one| one.reference.clone()).collect()
+    };
+    let first = part("", 4, usize::MAX);
+    assert_eq!(told(&first), vms[..4]);
+    // What changes, comes or goes meanwhile is told after the last part.
+    db.write_observed(|tx| {
+        tx.set(&vms[1], vm::Field::name_label, Value::text("a"))?;
+        tx.set(&vms[5], vm::Field::name_label, Value::text("b"))?;
+        tx.destroy(of("VM"), &vms[0])
+    })
+    .unwrap();
+    let second = part(&first.token, 4, usize::MAX);
+    assert_eq!(told(&second), vms[4..8]);
+    assert!(second.token > first.token);
+    let third = part(&second.token, 100, 1);
+    assert_eq!(told(&third), vms[8..9], "one event at least");
+    let fourth = part(&third.token, 100, usize::MAX);
+    assert_eq!((told(&fourth), fourth.token.contains(',')), (vms[9..].to_vec(), true));
+    let rest = part(&fourth.token, 100, usize::MAX);
+    assert_eq!(rest.short(), ["mod vm", "mod vm", "del vm"]);
+    // The last part may have been all, unless its token says so. Nothing waits in vain.
+    assert_eq!(part(&first.token, 6, usize::MAX).events.len(), 6);
+    let mut nothing_left: Vec<_> = third.token.split('+').collect();
+    nothing_left[3] = "00000000000000000003";
+    assert_eq!(part(&nothing_left.join("+"), 100, usize::MAX).short(), rest.short());
+}
+
 /// A client that applies events.
 #[derive(Default)]
 struct Client {
@@ -257,6 +296,26 @@ struct Client {
 }
 
 impl Client {
+    /// Gets one part of an answer. Returns whether there was any.
+    fn asks_part(&mut self, db: &Db, session: &Ref) -> bool {
+        let bounds = Bounds { events: 2, bytes: usize::MAX };
+        let call = bounded(db, session, &self.wanted, (&self.token, 0.0), bounds);
+        let batch = read(wait(call).unwrap());
+        let is_done = batch.events.is_empty() && self.token == batch.token;
+        self.token = batch.token;
+        for event in batch.events {
+            match event.snapshot {
+                Some(encoded) => {
+                    let value = encoded.value().clone();
+                    let before = self.knows.insert(event.reference.clone(), value);
+                    assert_eq!(before.is_some(), event.operation == "mod");
+                }
+                None => drop(self.knows.remove(&event.reference)),
+            }
+        }
+        !is_done
+    }
+
     fn asks(&mut self, db: &Db, session: &Ref) {
         let batch = read(wait(from(db, session, &self.wanted, &self.token, 0.0)).unwrap());
         assert!(batch.token >= self.token);
@@ -303,6 +362,7 @@ proptest! {
         let wanted = [&["*"][..], &["VM", "VBD"], &["VDI", "SR", "PBD"]];
         let mut clients =
             wanted.map(|wanted| Client { wanted: names(wanted), ..Client::default() });
+        let mut in_parts = Client { wanted: names(&["*"]), ..Client::default() };
         for (all_of_it, asks) in changes {
             db.write_observed(|tx| {
                 all_of_it.iter().for_each(|one| write(tx, one));
@@ -311,8 +371,12 @@ proptest! {
             .unwrap();
             if let Some(client) = clients.get_mut(asks) {
                 client.asks(&db, &session);
+            } else {
+                in_parts.asks_part(&db, &session);
             }
         }
+        while in_parts.asks_part(&db, &session) {}
+        in_parts.asks(&db, &session);
         clients.iter_mut().for_each(|client| client.asks(&db, &session));
     }
 }

@@ -21,7 +21,7 @@ use crate::db::{Ref, View};
 pub use sr::{sr, used_disk};
 pub use vbd::{vbd, vbd_with};
 pub use vdi::vdi;
-pub(crate) use vdi::{RESET, access, resets};
+pub(crate) use vdi::{FORMAT, RESET, access, resets};
 pub use vif::vif;
 pub use vm::vm;
 

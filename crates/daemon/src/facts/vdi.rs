@@ -12,6 +12,8 @@ use crate::db::{Ref, View};
 
 /// Value of `VDI.on_boot`.
 pub(crate) const RESET: &str = "reset";
+/// Key in `sm_config` of a VDI with the format of its image, as XenServer names it.
+pub(crate) const FORMAT: &str = "type";
 
 /// Returns the facts of a VDI.
 ///

@@ -5,8 +5,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use model::domain::BootFile;
-use model::id::Uuid;
+use model::domain::{BootFile, BootImage};
+use model::id::{SrId, Uuid, VdiId};
 use toolstack::sr::delay::SLOW_DIR;
 use toolstack::sr::dir::{DIR_TYPES, LOCATION};
 use xenapi::ApiError;
@@ -14,6 +14,7 @@ use xenapi::table::{pbd, sr, vdi};
 
 use super::fields::{self, flag, int, pairs, reference, references};
 use crate::db::View;
+use crate::facts::FORMAT;
 
 /// Largest kernel image in bytes. The next constant is the limit of a ramdisk.
 pub(super) const KERNEL_BYTES_MAX: u64 = 256 << 20;
@@ -42,6 +43,8 @@ pub(super) enum File {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Image {
     id: Uuid,
+    /// SR, and its type.
+    sr: (SrId, String),
     /// Directory of the SR. `None` is the default directory.
     folder: Option<PathBuf>,
     bytes: u64,
@@ -67,14 +70,16 @@ impl File {
             Self::Nothing => Ok(None),
             Self::Path(named) => allowed(named, &from.directories).map(BootFile::File).map(Some),
             Self::Image(image) => {
-                let Image { id, folder, bytes } = image.as_ref().map_err(String::clone)?;
+                let Image { id, sr, folder, bytes } = image.as_ref().map_err(String::clone)?;
                 if *bytes > most {
                     let (has, most) = (bytes.div_ceil(1 << 20), most >> 20);
                     let why = format!("it has {has} MiB, and may have {most}: use a smaller disk");
                     return Err(of_vdi(*id, &why));
                 }
                 let folder = folder.as_ref().unwrap_or(&from.usual_sr);
-                Ok(Some(BootFile::Image(folder.join(format!("{id}.raw")))))
+                let path = folder.join(format!("{id}.raw"));
+                let (sr, vdi) = (sr.clone(), VdiId(*id));
+                Ok(Some(BootFile::Image(BootImage { path, sr, vdi })))
             }
         }
     }
@@ -93,8 +98,9 @@ fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
     if kind != SLOW_DIR && !DIR_TYPES.contains(&kind) {
         return Err(format!("its storage has type {kind}, and must have a type with files"));
     }
+    let sr = SrId(fields::uuid(view, &place, sr::Field::uuid).map_err(text)?);
     let config = pairs(view, &disk, vdi::Field::sm_config).map_err(text)?;
-    if let Some(format) = config.get("type").filter(|format| *format != "raw") {
+    if let Some(format) = config.get(FORMAT).filter(|format| *format != "raw") {
         return Err(format!("its image is {format}, and must be raw: use a copy (vdi-copy)"));
     }
     let bytes = int(view, &disk, vdi::Field::virtual_size).map_err(text)?;
@@ -103,7 +109,7 @@ fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
         if flag(view, &connection, pbd::Field::currently_attached).map_err(text)? {
             let config = pairs(view, &connection, pbd::Field::device_config).map_err(text)?;
             let folder = config.get(LOCATION).map(PathBuf::from);
-            return Ok(Image { id, folder, bytes });
+            return Ok(Image { id, sr: (sr, kind.to_owned()), folder, bytes });
         }
     }
     Err("its storage is not plugged".into())
@@ -189,12 +195,15 @@ mod tests {
     fn images_are_bounded_and_may_be_where_storage_usually_is() {
         let from = BootDirs { directories: Vec::new(), usual_sr: "/usual".into() };
         let id = Uuid::from_random([7; 16]);
+        let sr = (SrId(Uuid::default()), "dir".to_owned());
         let image = |folder: Option<&str>, bytes| {
-            let image = Image { id, folder: folder.map(PathBuf::from), bytes };
+            let image = Image { id, sr: sr.clone(), folder: folder.map(PathBuf::from), bytes };
             File::Image(Ok(image)).usable(&from, KERNEL_BYTES_MAX)
         };
-        let at =
-            |folder: &str| Ok(Some(BootFile::Image(Path::new(folder).join(format!("{id}.raw")))));
+        let at = |folder: &str| {
+            let path = Path::new(folder).join(format!("{id}.raw"));
+            Ok(Some(BootFile::Image(BootImage { path, sr: sr.clone(), vdi: VdiId(id) })))
+        };
         assert_eq!(image(None, 1), at("/usual"));
         assert_eq!(image(Some("/sr"), KERNEL_BYTES_MAX), at("/sr"));
         let why = image(None, KERNEL_BYTES_MAX + 1).unwrap_err();

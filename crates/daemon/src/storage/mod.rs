@@ -8,6 +8,8 @@
 //! [machines]: toolstack::machines
 
 mod coalesce;
+mod foreign;
+pub(crate) mod layers;
 pub(crate) mod names;
 mod profile;
 mod scan;
@@ -16,7 +18,7 @@ pub(crate) mod space;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::id::{SrId, Uuid, VdiId};
+use model::id::{SrId, Uuid, VbdId, VdiId};
 use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::Drivers;
 use toolstack::sr::{Config, Names, Space, SrDriver, SrError, Volume};
@@ -143,9 +145,15 @@ impl SrHandle {
         self.deadline("a measurement of its space", self.driver.space(self.id)).await
     }
 
-    /// Returns images of the SR that belong to no volume.
-    pub(crate) async fn orphans(&self) -> Result<Vec<String>, SrError> {
-        self.deadline("a look for images without volumes", self.driver.orphans(self.id)).await
+    /// Returns the slots that have layers in the SR.
+    async fn layers(&self) -> Result<Vec<VbdId>, SrError> {
+        self.deadline("a look for layers", self.driver.layers(self.id)).await
+    }
+
+    /// Removes the layers of a slot that does not exist any more.
+    async fn destroy_layers(&self, slot: VbdId) -> Result<(), SrError> {
+        let removed = self.driver.destroy_layers(self.id, slot);
+        self.deadline("the removal of a layer", removed).await
     }
 
     /// Creates a volume.

@@ -4,26 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::id::Uuid;
+use model::image::ImageFormat;
 use toolstack::sr::{SnapshotOf, Space, SrError, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
-use super::{SrHandle, names};
+use super::{SrHandle, foreign, layers, names};
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
-use crate::facts::RESET;
+use crate::facts::{FORMAT, RESET};
 use crate::ops::message::{MessageDraft, write};
 use crate::records::fields::{bytes, flag, reference, references, size, text, uuid};
 
 /// Most volumes listed in a message.
-const NAMED_MAX: usize = 10;
+pub(super) const NAMED_MAX: usize = 10;
 
 /// Scans an SR and records the result. An SR whose directory has vanished is recorded as detached.
 ///
 /// # Errors
 /// Those of the SR.
 pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), ApiError> {
+    let passed_over = foreign::adopt(app, storage).await;
     let scanned = storage.scan().await;
     let now = app.clock.date();
     let mut renamed = Vec::new();
@@ -31,7 +33,8 @@ pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), 
         Ok((space, volumes)) => {
             renamed = differently_named(tx, &storage.sr, volumes)?;
             let duplicate_volumes = found(tx, &storage.sr, *space, volumes)?;
-            report_duplicates(tx, storage, &duplicate_volumes, now)
+            report_duplicates(tx, storage, &duplicate_volumes, now)?;
+            foreign::report(tx, storage, &passed_over, now)
         }
         Err(SrError::Vanished { .. }) => {
             let (connection, _) = super::connection(&tx.view(), &storage.sr)?;
@@ -48,21 +51,20 @@ pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), 
         });
     }
     scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
-    report_orphans(storage).await;
+    report_left_layers(app, storage).await;
     Ok(())
 }
 
-/// Reports images that belong to no volume in the log. Nothing removes them: another program may
-/// have put them there.
-async fn report_orphans(storage: &SrHandle) {
-    let orphans = storage.orphans().await.unwrap_or_default();
-    if !orphans.is_empty() {
-        let named: Vec<_> = orphans.iter().take(NAMED_MAX).map(String::as_str).collect();
+/// Reports layers that belong to no VBD in the log. Nothing removes them: the database may be a new one.
+async fn report_left_layers(app: &AppState, storage: &SrHandle) {
+    let left = layers::left(app, storage).await;
+    if !left.is_empty() {
+        let named: Vec<_> = left.iter().take(NAMED_MAX).map(ToString::to_string).collect();
         tracing::warn!(
             sr = %storage.id,
-            "{} images belong to no disk: {}. `ringway image tree` shows them. Remove those that \
-             you do not know",
-            orphans.len(),
+            "{} VBDs that do not exist have files of their writes here: {}. Remove the files whose \
+             names begin with these UUIDs if nothing needs them",
+            left.len(),
             named.join(", ")
         );
     }
@@ -136,6 +138,16 @@ fn report_duplicates(
         duplicate_volumes.len(),
         named.collect::<Vec<_>>().join(", ")
     );
+    report_passed_over(tx, storage, &body, now)
+}
+
+/// Reports what a scan has passed over in a message, unless a message says the same.
+pub(super) fn report_passed_over(
+    tx: &mut Tx<'_>,
+    storage: &SrHandle,
+    body: &str,
+    now: Date,
+) -> Result<(), ApiError> {
     let (uuid, name, cls) = (storage.id.to_string(), "SR_VOLUMES_PASSED_OVER", "SR");
     let is_reported = |one: &Object| {
         let is = |field: message::Field, text: &str| {
@@ -143,13 +155,13 @@ fn report_duplicates(
         };
         is(message::Field::name, name)
             && is(message::Field::obj_uuid, &uuid)
-            && is(message::Field::body, &body)
+            && is(message::Field::body, body)
     };
-    if view.all(&message::CLASS).any(is_reported) {
+    if tx.view().all(&message::CLASS).any(is_reported) {
         return Ok(());
     }
     tracing::warn!(sr = %storage.id, "{body}");
-    write(tx, &MessageDraft { name, priority: 3, cls, uuid: &uuid, body: &body }, now).map(drop)
+    write(tx, &MessageDraft { name, priority: 3, cls, uuid: &uuid, body }, now).map(drop)
 }
 
 /// Records the result of a scan: new VDIs, sizes, and missing VDIs. Records of missing VDIs stay,
@@ -197,7 +209,14 @@ pub(crate) fn found(
                 (vdi::Field::read_only.into(), Value::Bool(volume.read_only)),
             ],
         )?;
+        if volume.format != ImageFormat::Raw {
+            let format = Value::text(volume.format.name());
+            tx.set_key(&disk, vdi::Field::sm_config, FORMAT, Some(format))?;
+        }
         sizes(tx, &disk, volume)?;
+        if layers::has_layers(&tx.view(), &disk)? {
+            tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
+        }
         if volume.resets {
             tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
         }

@@ -164,6 +164,7 @@ fn carry_out(
         }
         Call::DiskReplace(replace) => value(disk_registry.replace(&replace)?),
         Call::DiskSnapshot(snapshot) => value(disk_registry.snapshot(&snapshot)?),
+        Call::DiskReset(disk) => value(disk_registry.reset(&disk.id)?),
         Call::DiskResize(resize) => value(disk_registry.resize(&resize.id, resize.size)?),
         Call::DiskWeight(set) => value(disk_registry.set_share(&set.id, set.share())?),
         Call::DiskCaps(set) => value(disk_registry.caps(&set.id, set.caps)?),

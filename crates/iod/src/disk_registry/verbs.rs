@@ -86,6 +86,14 @@ impl DiskRegistry {
         })
     }
 
+    /// Discards all writes of an overlay: the disk reads as its base from then on.
+    ///
+    /// # Errors
+    /// The disk has no overlay; as [`Self::replace`] otherwise, and the disk goes on as before then.
+    pub fn reset(&self, id: &str) -> Result<ReplaceReply, RpcError> {
+        self.replace_all(&[id], ServedDisk::prepare_reset)
+    }
+
     fn replace_all(
         &self,
         ids: &[&str],

@@ -33,7 +33,9 @@ fn open(
 pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
     let mut open = open(path, Locking::None, stop)?;
     let info = run_now(open.image.info()).map_err(ImageCallError::image(path))?;
-    let mut notes = Vec::from_iter(written_note(path, &open.file)?);
+    let written = written_note(path, &open.file)?;
+    let is_written = written.is_some();
+    let mut notes = Vec::from_iter(written);
     if info.needs_repair {
         notes.push("the image is marked dirty or corrupt; run `qemu-img check -r all`".into());
     }
@@ -43,6 +45,7 @@ pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, Ima
         size_bytes: info.size,
         file_bytes: info.file_bytes,
         stored_bytes: super::raw::stored_bytes(path, &open.file)?,
+        is_written,
         qcow2: Some(report(info)),
         vhd: None,
         notes,

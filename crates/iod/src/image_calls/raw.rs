@@ -34,6 +34,7 @@ pub(super) fn info(path: &Path) -> Result<ImageInfo, ImageCallError> {
     let size_bytes = open(path)?.geometry().size;
     let file = Arc::new(open_image(path, true)?);
     let notes = Vec::from_iter(written_note(path, &file)?);
+    let is_written = !notes.is_empty();
     let stored_bytes = stored_bytes(path, &file)?;
     let (path, format, file_bytes) = (path.into(), ImageFormat::Raw, size_bytes);
     Ok(ImageInfo {
@@ -42,6 +43,7 @@ pub(super) fn info(path: &Path) -> Result<ImageInfo, ImageCallError> {
         size_bytes,
         file_bytes,
         stored_bytes,
+        is_written,
         qcow2: None,
         vhd: None,
         notes,

@@ -96,7 +96,11 @@ impl Source {
                 let node = Node::Window { child: Box::new(child), offset: *offset };
                 Ok(Self { node, size: *size, path, _lock: None })
             }
-            Backend::Null(_) | Backend::Memory(_) | Backend::Model(_) | Backend::Golden(_) => {
+            Backend::Null(_)
+            | Backend::Memory(_)
+            | Backend::Model(_)
+            | Backend::Golden(_)
+            | Backend::Overlay { .. } => {
                 let problem = "a source consists of files; attach other disks and export them";
                 Err(ImageCallError::Refused(problem.into()))
             }

@@ -32,7 +32,9 @@ fn open(
 pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, ImageCallError> {
     let mut open = open(path, Locking::None, stop)?;
     let info = run_now(open.image.info()).map_err(ImageCallError::image(path))?;
-    let mut notes = Vec::from_iter(written_note(path, &open.file)?);
+    let written = written_note(path, &open.file)?;
+    let is_written = written.is_some();
+    let mut notes = Vec::from_iter(written);
     if info.in_saved_state {
         notes.push("a machine was suspended with the disk, so the image can be read only".into());
     }
@@ -46,6 +48,7 @@ pub(super) fn info(path: &Path, stop: &Arc<AtomicBool>) -> Result<ImageInfo, Ima
         size_bytes: info.size,
         file_bytes: info.file_bytes,
         stored_bytes: super::raw::stored_bytes(path, &open.file)?,
+        is_written,
         qcow2: None,
         vhd: Some(report(info)),
         notes,

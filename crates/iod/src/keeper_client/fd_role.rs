@@ -12,8 +12,8 @@ use crate::open_disk::Sources;
 /// Field of the record that says what each descriptor is.
 const FIELD: &str = "fds";
 
-/// Meaning of a descriptor. In the record: `"memory"`, `"journal"`, or `"file:3"` for `{"fd":3}` of
-/// the spec.
+/// Meaning of a descriptor. In the record: `"memory"`, `"journal"`, `"overlay"`, or `"file:3"` for
+/// `{"fd":3}` of the spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 enum FdRole {
@@ -21,6 +21,8 @@ enum FdRole {
     Memory,
     /// Journal of the image at the top.
     Journal,
+    /// Writes of an overlay.
+    Overlay,
     /// File that was handed in under this number.
     File(u32),
 }
@@ -30,6 +32,7 @@ impl From<FdRole> for String {
         match role {
             FdRole::Memory => "memory".into(),
             FdRole::Journal => "journal".into(),
+            FdRole::Overlay => "overlay".into(),
             FdRole::File(number) => format!("file:{number}"),
         }
     }
@@ -44,6 +47,7 @@ impl TryFrom<String> for FdRole {
             Some(number) => Ok(Self::File(number)),
             None if text == "memory" => Ok(Self::Memory),
             None if text == "journal" => Ok(Self::Journal),
+            None if text == "overlay" => Ok(Self::Overlay),
             None => Err(format!("{text:?} is no descriptor of a disk")),
         }
     }
@@ -59,8 +63,9 @@ impl PreservedFds {
         let memory = sources.memory.map(|fd| (FdRole::Memory, fd));
         let files = sources.files.into_iter().map(|(number, fd)| (FdRole::File(number), fd));
         let journal = sources.journal.map(|fd| (FdRole::Journal, fd));
+        let overlay = sources.overlay.map(|fd| (FdRole::Overlay, fd));
         let (roles, fds): (Vec<FdRole>, Vec<OwnedFd>) =
-            memory.into_iter().chain(journal).chain(files).unzip();
+            memory.into_iter().chain(journal).chain(overlay).chain(files).unzip();
         let mut data = serde_json::to_value(preserved_disk)?;
         if let Some(fields) = data.as_object_mut()
             && !roles.is_empty()
@@ -95,6 +100,7 @@ impl PreservedFds {
             match role {
                 FdRole::Memory => sources.memory = Some(fd),
                 FdRole::Journal => sources.journal = Some(fd),
+                FdRole::Overlay => sources.overlay = Some(fd),
                 FdRole::File(number) => {
                     sources.files.insert(number, fd);
                 }
@@ -133,13 +139,20 @@ mod tests {
         }))
         .unwrap();
         let files = [(7, file(7)), (3, file(3))].into();
-        let sources =
-            Sources { memory: Some(file(1)), journal: Some(file(2)), files, ..Sources::default() };
+        let sources = Sources {
+            memory: Some(file(1)),
+            journal: Some(file(2)),
+            overlay: Some(file(4)),
+            files,
+            ..Sources::default()
+        };
         let fds = PreservedFds { sources, ..PreservedFds::default() };
         let entry = fds.entry(&preserved_disk).unwrap();
-        assert_eq!(entry.data["fds"], json!(["memory", "journal", "file:3", "file:7"]));
-        let Sources { memory, journal, files, .. } = PreservedFds::read(entry).unwrap().sources;
-        assert_eq!([&memory, &journal].map(|fd| fd.as_ref().map(size)), [Some(1), Some(2)]);
+        assert_eq!(entry.data["fds"], json!(["memory", "journal", "overlay", "file:3", "file:7"]));
+        let Sources { memory, journal, overlay, files, .. } =
+            PreservedFds::read(entry).unwrap().sources;
+        let sizes = [&memory, &journal, &overlay].map(|fd| fd.as_ref().map(size));
+        assert_eq!(sizes, [Some(1), Some(2), Some(4)]);
         let files: Vec<_> = files.iter().map(|(number, fd)| (*number, size(fd))).collect();
         assert_eq!(files, [(3, 3), (7, 7)]);
         // A disk without descriptors has the record that it always had.

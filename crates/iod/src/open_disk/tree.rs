@@ -5,6 +5,7 @@
 //! readers. Each file has the disk's fence.
 
 mod files;
+mod overlay_layer;
 mod signature;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use image::vhd::DiskType;
 use mapped::{LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
+use overlay::OverlayDisk;
 
 use super::image_journal::{self, ImageJournal};
 use super::model_storage::{ModelStorage, open_bytes};
@@ -34,6 +36,8 @@ pub struct Sources {
     pub memory: Option<OwnedFd>,
     /// Journal of the image at the top, if a former process has written to it.
     pub journal: Option<OwnedFd>,
+    /// Writes of an overlay, if a former process has made them.
+    pub overlay: Option<OwnedFd>,
     /// Files that were handed in, by the numbers that the spec gives them.
     pub files: BTreeMap<u32, OwnedFd>,
     /// True if nothing preserves the journal of an image for a successor: it is a file then.
@@ -70,6 +74,7 @@ pub(super) struct TreeOpener<'a> {
     images: Vec<LowerImage>,
     memory: Option<Arc<OwnedFd>>,
     journal: Option<Arc<OwnedFd>>,
+    overlay: Option<Arc<OverlayDisk>>,
     golden_identity: Option<String>,
     notes: Vec<String>,
     refusal: Option<OpenError>,
@@ -88,7 +93,8 @@ impl<'a> TreeOpener<'a> {
         open_files: Vec<(OwnedFd, FileState)>,
     ) -> Self {
         let open_files = open_files.into_iter();
-        let (files, images, memory, journal, golden_identity, notes, refusal) = Default::default();
+        let (files, images, memory, journal, overlay) = Default::default();
+        let (golden_identity, notes, refusal) = Default::default();
         let given = sources.storage_disks.clone();
         let storage_disks = given.unwrap_or_else(|| StorageDisks::new(&spec.id, spec.share));
         Self {
@@ -100,6 +106,7 @@ impl<'a> TreeOpener<'a> {
             images,
             memory,
             journal,
+            overlay,
             golden_identity,
             notes,
             refusal,
@@ -113,7 +120,15 @@ impl<'a> TreeOpener<'a> {
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
         let Self {
-            sources, files, storage_disks, images, memory, journal, golden_identity, ..
+            sources,
+            files,
+            storage_disks,
+            images,
+            memory,
+            journal,
+            overlay,
+            golden_identity,
+            ..
         } = self;
         let (notes, refusal) = (self.notes, self.refusal);
         let mut handed_in = sources.files;
@@ -122,6 +137,7 @@ impl<'a> TreeOpener<'a> {
             disk,
             memory,
             journal,
+            overlay,
             files,
             storage_disks,
             golden_identity,
@@ -171,6 +187,9 @@ impl<'a> TreeOpener<'a> {
                 self.golden_identity = Some(disk.identity().to_owned());
                 self.notes.extend(disk.problem());
                 Arc::new(disk)
+            }
+            Backend::Overlay { base, ram, overflow } => {
+                self.overlay_over(base, (*ram, overflow.as_ref()), told)?
             }
             Backend::Raw { child, offset, size } => {
                 let child = self.node(child, writable, None)?;

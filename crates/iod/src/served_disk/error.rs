@@ -102,6 +102,18 @@ pub enum ServedDiskError {
     /// Error of an NBD export.
     #[error(transparent)]
     Nbd(#[from] NbdExportError),
+    /// The disk has no writes that could be discarded.
+    #[error("{place} is no overlay, so its writes last; attach the disk with an overlay")]
+    NoOverlay {
+        /// Name of the storage.
+        place: String,
+    },
+    /// The new tree lacks the writes of the present one.
+    #[error(
+        "the writes of the disk are in its overlay, and the new backend has none; give an overlay, or \
+         detach the disk, which loses the writes"
+    )]
+    OverlayLost,
     /// The disk no longer exists here.
     #[error("the disk no longer exists")]
     Gone,

@@ -11,6 +11,7 @@
 //! the keeper has the new trees, everything can go on as before. A process that dies in between
 //! leaves the old tree or the new one, and both have everything that was acknowledged.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use super::new_image::NewImage;
 use super::queues::StartedRings;
 use super::{ServedDisk, ServedDiskError, ServedTree, lock};
 use crate::deadline::run_with_deadline;
+use crate::open_disk::Sources;
 
 /// Longest wait of guests for a replacement, or for new channels.
 pub(super) const DRAIN_WITHIN: Duration = Duration::from_secs(2);
@@ -65,11 +67,36 @@ impl ServedDisk {
             let (present, expected) = (tree.backend.to_string(), expect.to_string());
             return Err(ServedDiskError::OtherBackend { present, expected });
         }
+        if tree.backend.is_overlay() && !backend.is_overlay() {
+            return Err(ServedDiskError::OverlayLost);
+        }
+        self.open_replacement(backend, tree.sources_of_next())
+    }
+
+    /// Opens the present tree with an overlay that nothing was written to.
+    ///
+    /// # Errors
+    /// The disk has no overlay, is stuck or exported for writing, or the tree cannot be opened.
+    pub(crate) fn prepare_reset(self: &Arc<Self>) -> Result<Replacement, ServedDiskError> {
+        self.refuse_stuck("disk.reset")?;
+        self.refuse_writable()?;
+        let tree = self.tree();
+        if !tree.backend.is_overlay() {
+            return Err(ServedDiskError::NoOverlay { place: self.backend_text() });
+        }
+        let fresh = |sources| Sources { overlay: None, ..sources };
+        self.open_replacement(tree.backend.clone(), tree.sources_of_next().map(fresh))
+    }
+
+    fn open_replacement(
+        self: &Arc<Self>,
+        backend: Backend,
+        sources: io::Result<Sources>,
+    ) -> Result<Replacement, ServedDiskError> {
         let known = self.geometry();
         let block_size = Some(BlockSize::Bytes(known.block_size));
         let spec = DiskSpec { backend: backend.clone(), block_size, ..self.spec.clone() };
         spec.validate()?;
-        let sources = tree.sources_of_next();
         let sources = sources.map_err(|source| ServedDiskError::Os { action: "open", source })?;
         let opened = Self::open_disk(&spec, sources, None)?;
         let found = opened.disk.geometry();

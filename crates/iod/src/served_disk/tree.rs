@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use disk::Disk;
 use model::spec::Backend;
+use overlay::OverlayDisk;
 
 use crate::open_disk::{LowerImage, Opened, Sources, StorageDisks, TreeFile};
 use crate::pool::Pool;
@@ -26,6 +27,8 @@ pub(crate) struct ServedTree {
     memory: Option<Arc<OwnedFd>>,
     /// Descriptor of the journal of the image at the top, if it is written.
     journal: Option<Arc<OwnedFd>>,
+    /// Overlay of the disk, if it has one.
+    pub(crate) overlay: Option<Arc<OverlayDisk>>,
     /// Descriptors that were handed in for the files, by their numbers in the spec.
     handed_in: BTreeMap<u32, OwnedFd>,
     /// Notes on the files, with remedies.
@@ -39,6 +42,7 @@ impl ServedTree {
             disk,
             memory,
             journal,
+            overlay,
             files,
             storage_disks,
             golden_identity,
@@ -50,8 +54,17 @@ impl ServedTree {
         if let Some(identity) = golden_identity {
             backend.set_golden_identity(identity);
         }
-        let tree =
-            Self { backend, files, storage_disks, images, memory, journal, handed_in, notes };
+        let tree = Self {
+            backend,
+            files,
+            storage_disks,
+            images,
+            memory,
+            journal,
+            overlay,
+            handed_in,
+            notes,
+        };
         (disk, tree)
     }
 
@@ -59,6 +72,12 @@ impl ServedTree {
     pub(super) fn watch_full(&self, id: &str, pool: &Pool) {
         for file in &self.files {
             pool.full_watch().add(id, file.name.to_string(), file.disk.room_waits());
+        }
+        if let Some(overlay) = &self.overlay
+            && overlay.overlay_counts().is_some_and(|counts| !counts.has_overflow)
+        {
+            let place = format!("the memory of the overlay of {id}");
+            pool.full_watch().add(id, place, overlay.room_waits());
         }
     }
 
@@ -69,9 +88,10 @@ impl ServedTree {
     pub(super) fn sources(&self) -> io::Result<Sources> {
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
         let journal = self.journal.as_deref().map(OwnedFd::try_clone).transpose()?;
+        let overlay = self.overlay.as_ref().map(|one| one.memory().try_clone()).transpose()?;
         let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
         let files = files.collect::<io::Result<_>>()?;
-        Ok(Sources { memory, journal, files, ..Sources::default() })
+        Ok(Sources { memory, journal, overlay, files, ..Sources::default() })
     }
 
     /// Returns the sources from which this process opens another tree of the same disk.

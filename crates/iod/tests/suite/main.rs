@@ -46,6 +46,7 @@ mod net_uplink;
 mod nic_upgrade;
 mod options;
 mod orphan;
+mod overlay;
 mod pause;
 mod peer;
 mod polling;

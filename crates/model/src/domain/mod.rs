@@ -5,7 +5,7 @@ mod serial;
 
 use std::path::{Path, PathBuf};
 
-use crate::id::{VbdId, VifId};
+use crate::id::{SrId, VbdId, VdiId, VifId};
 use crate::machine::{validate_memory, validate_vcpus};
 use crate::spec::{SpecError, refuse};
 use pci::{MAX_CDS, MAX_DISKS, MAX_VIFS};
@@ -35,14 +35,25 @@ pub enum BootFile {
     /// A host file. It must lie in a directory that is permitted for boot files.
     File(PathBuf),
     /// The raw image of a volume.
-    Image(PathBuf),
+    Image(BootImage),
+}
+
+/// The only image of a volume, which is raw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootImage {
+    /// Path of the image.
+    pub path: PathBuf,
+    /// SR of the volume, and its type.
+    pub sr: (SrId, String),
+    /// The volume.
+    pub vdi: VdiId,
 }
 
 impl BootFile {
     /// Returns the path.
     pub fn path(&self) -> &Path {
         match self {
-            Self::File(path) | Self::Image(path) => path,
+            Self::File(path) | Self::Image(BootImage { path, .. }) => path,
         }
     }
 }

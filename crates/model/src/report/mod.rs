@@ -9,6 +9,7 @@ mod disk;
 mod golden;
 mod layers;
 mod nic;
+mod overlay;
 mod polling;
 mod port;
 mod process;
@@ -22,6 +23,7 @@ pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, StorageErrors
 pub use golden::{GoldenStats, WarmPhase, WarmStats};
 pub use layers::LayerStats;
 pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};
+pub use overlay::OverlayStats;
 pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
 pub use port::{DirectionStats, FlowStats, PairStats, PortStats, SizeCount};
 pub use process::{KeeperStats, ReactorStats, StartReason, Stats, WorkerStart};

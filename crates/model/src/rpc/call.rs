@@ -46,6 +46,8 @@ pub enum Call {
     DiskReplace(Box<Replace>),
     /// `disk.snapshot`: put a new image over each disk, all at one instant.
     DiskSnapshot(Snapshot),
+    /// `disk.reset`: discard all writes of an overlay.
+    DiskReset(DiskRef),
     /// `disk.caps`: replace all caps.
     DiskCaps(SetCaps),
     /// `disk.weight`: replace the share of the storage.
@@ -117,7 +119,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 44] = [
+pub const METHODS: [&str; 45] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -129,6 +131,7 @@ pub const METHODS: [&str; 44] = [
     "disk.resize",
     "disk.replace",
     "disk.snapshot",
+    "disk.reset",
     "disk.caps",
     "disk.weight",
     "disk.poll",
@@ -235,6 +238,7 @@ impl Call {
                 snapshot.check().map_err(invalid)?;
                 Ok(Self::DiskSnapshot(snapshot))
             }
+            "disk.reset" => Ok(Self::DiskReset(typed(params)?)),
             "disk.caps" => {
                 let set: SetCaps = typed(params)?;
                 let checked = set.caps.map_or(Ok(()), |caps| caps.validate());

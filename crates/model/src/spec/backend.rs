@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::golden::{GoldenImage, GoldenSource};
-use super::{MAX_DISK_BYTES, ModelDisk, SpecError, refuse};
+use super::{MAX_DISK_BYTES, ModelDisk, SpecError, overlay, refuse};
 use crate::image::ImageFormat;
 
 /// Most nodes on the way from the top of a tree to a leaf. Readers of JSON accept 127 levels. A
@@ -43,8 +43,9 @@ pub enum FileRef {
 /// other nodes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`, `{"memory":BYTES}`,
 /// `{"raw":{"child":BACKEND,"offset":BYTES,"size":BYTES}}`,
 /// `{"qcow2":{"file":FILE,"backing":BACKEND}}`, `{"vhd":{"file":FILE,"backing":BACKEND}}`,
-/// `{"golden":{"source":SOURCE,"cache":DIR}}` ([`GoldenImage`]), and for tests and measurements `{"model":{"name":NAME,"size":BYTES,"device":{"pipe":{}}}}`
-/// ([`ModelDisk`]).
+/// `{"golden":{"source":SOURCE,"cache":DIR}}` ([`GoldenImage`]),
+/// `{"overlay":{"base":BACKEND,"ram":BYTES,"overflow":FILE}}`, and for tests and measurements
+/// `{"model":{"name":NAME,"size":BYTES,"device":{"pipe":{}}}}` ([`ModelDisk`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "Value")]
 pub enum Backend {
@@ -84,6 +85,22 @@ pub enum Backend {
         #[serde(skip_serializing_if = "Option::is_none")]
         backing: Option<Box<Self>>,
     },
+    /// A volatile write layer over a backend that does not change: the writes of the disk are in
+    /// memory and in an overflow file until the disk is detached, reset, or the host stops. It is the
+    /// top of its tree.
+    Overlay {
+        /// Backend of all that was not written. It is opened for reading only.
+        base: Box<Self>,
+        /// Memory for written blocks, in bytes: 0, or [`MIN_OVERLAY_RAM_BYTES`] and more. 0 needs an
+        /// overflow file, and takes [`MIN_OVERLAY_RAM_BYTES`] as a buffer.
+        ///
+        /// [`MIN_OVERLAY_RAM_BYTES`]: super::MIN_OVERLAY_RAM_BYTES
+        ram: u64,
+        /// File or block device for what does not fit into the memory. A path without a file gets a
+        /// new one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        overflow: Option<FileRef>,
+    },
 }
 
 /// Node whose child is not parsed yet.
@@ -98,6 +115,7 @@ enum Node {
     Raw { child: Value, offset: u64, size: u64 },
     Qcow2 { file: FileRef, backing: Option<Value> },
     Vhd { file: FileRef, backing: Option<Value> },
+    Overlay { base: Value, ram: u64, overflow: Option<FileRef> },
 }
 
 impl TryFrom<Value> for Backend {
@@ -130,6 +148,9 @@ fn parse(value: Value, depth: usize) -> Result<Backend, String> {
         Node::Vhd { file, backing } => {
             Backend::Vhd { file, backing: backing.map(child).transpose()? }
         }
+        Node::Overlay { base, ram, overflow } => {
+            Backend::Overlay { base: child(base)?, ram, overflow }
+        }
     })
 }
 
@@ -151,7 +172,7 @@ impl Backend {
     /// Returns the nodes, top first.
     pub fn nodes(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |node| match node {
-            Self::Raw { child, .. } => Some(child),
+            Self::Raw { child: below, .. } | Self::Overlay { base: below, .. } => Some(below),
             Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref(),
             Self::File(_) | Self::Null(_) | Self::Memory(_) | Self::Model(_) | Self::Golden(_) => {
                 None
@@ -170,7 +191,8 @@ impl Backend {
         while let Some(present) = node {
             if let Self::File(FileRef::Path(path))
             | Self::Qcow2 { file: FileRef::Path(path), .. }
-            | Self::Vhd { file: FileRef::Path(path), .. } = present
+            | Self::Vhd { file: FileRef::Path(path), .. }
+            | Self::Overlay { overflow: Some(FileRef::Path(path)), .. } = present
             {
                 change(path);
             }
@@ -181,7 +203,7 @@ impl Backend {
                 }
             }
             node = match present {
-                Self::Raw { child, .. } => Some(child),
+                Self::Raw { child: below, .. } | Self::Overlay { base: below, .. } => Some(below),
                 Self::Qcow2 { backing, .. } | Self::Vhd { backing, .. } => backing.as_deref_mut(),
                 Self::File(_)
                 | Self::Null(_)
@@ -203,13 +225,17 @@ impl Backend {
             | Self::Memory(_)
             | Self::Model(_)
             | Self::Golden(_)
-            | Self::Raw { .. } => None,
+            | Self::Raw { .. }
+            | Self::Overlay { .. } => None,
         }
     }
 
     /// Returns the node's own file.
     fn file(&self) -> Option<&FileRef> {
-        self.image().map(|(file, _)| file)
+        match self {
+            Self::Overlay { overflow, .. } => overflow.as_ref(),
+            _ => self.image().map(|(file, _)| file),
+        }
     }
 
     /// Returns whether the backend is a leaf with at most one file, which is opened by its path.
@@ -222,13 +248,21 @@ impl Backend {
             | Self::Golden(_)
             | Self::Raw { .. }
             | Self::Qcow2 { .. }
-            | Self::Vhd { .. } => false,
+            | Self::Vhd { .. }
+            | Self::Overlay { .. } => false,
         }
     }
 
     /// Returns whether bytes are in anonymous memory, which ends with its last process.
     pub fn is_in_memory(&self) -> bool {
-        self.nodes().any(|node| matches!(node, Self::Memory(_) | Self::Model(_)))
+        let is_volatile =
+            |node: &Self| matches!(node, Self::Memory(_) | Self::Model(_) | Self::Overlay { .. });
+        self.nodes().any(is_volatile)
+    }
+
+    /// Returns whether the writes of the disk are in a volatile layer.
+    pub fn is_overlay(&self) -> bool {
+        matches!(self, Self::Overlay { .. })
     }
 
     /// Returns the golden image of the tree, if there is one.
@@ -244,6 +278,7 @@ impl Backend {
         match self {
             Self::Golden(golden) => golden.identity = Some(identity),
             Self::Raw { child: below, .. }
+            | Self::Overlay { base: below, .. }
             | Self::Qcow2 { backing: Some(below), .. }
             | Self::Vhd { backing: Some(below), .. } => below.set_golden_identity(identity),
             _ => {}
@@ -274,6 +309,7 @@ impl Backend {
             Self::Null(size) | Self::Memory(size) | Self::Raw { size, .. } => Some(*size),
             Self::Model(model) => Some(model.size),
             Self::Golden(golden) => golden.size,
+            Self::Overlay { base, .. } => base.known_size(),
             Self::File(_) | Self::Qcow2 { .. } | Self::Vhd { .. } => None,
         }
     }
@@ -299,6 +335,9 @@ impl Backend {
             }
             if let Self::Golden(golden) = node {
                 golden.validate(block_size)?;
+            }
+            if let Self::Overlay { base, ram, overflow } = node {
+                overlay::validate(above, base, (*ram, overflow.as_ref()))?;
             }
             node.validate_size(block_size)?;
         }
@@ -352,6 +391,10 @@ impl fmt::Display for Backend {
             Self::Memory(size) => write!(f, "memory, {size} bytes"),
             Self::Model(model) => write!(f, "model {}, {} bytes", model.name, model.size),
             Self::Golden(golden) => write!(f, "golden {}", golden.source),
+            Self::Overlay { base, overflow: None, .. } => write!(f, "overlay over {base}"),
+            Self::Overlay { base, overflow: Some(file), .. } => {
+                write!(f, "overlay with {file} over {base}")
+            }
             Self::Raw { child, offset, size } => write!(f, "{size} bytes at {offset} of {child}"),
             Self::Qcow2 { file, backing: Some(backing) }
             | Self::Vhd { file, backing: Some(backing) } => write!(f, "{file} over {backing}"),

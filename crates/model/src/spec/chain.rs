@@ -18,6 +18,10 @@ impl Backend {
                     layers -= 1;
                     backing.as_deref()?
                 }
+                Self::Overlay { base, .. } => {
+                    layers -= 1;
+                    base
+                }
                 Self::File(_)
                 | Self::Null(_)
                 | Self::Memory(_)
@@ -32,6 +36,10 @@ impl Backend {
     /// first. `None` if they do not, or a raw image would lie over another one.
     #[must_use]
     pub fn merged(&self, images: &[&Path], into: (&Path, ImageFormat)) -> Option<Self> {
+        if let Self::Overlay { base, ram, overflow } = self {
+            let base = Box::new(base.merged(images, into)?);
+            return Some(Self::Overlay { base, ram: *ram, overflow: overflow.clone() });
+        }
         let (file, format) = self.image()?;
         if file.path() == images.first().copied() {
             let count = u32::try_from(images.len()).ok()?;
@@ -85,6 +93,13 @@ mod tests {
         assert_eq!(merged(&["d.raw", "e.raw"], "m.raw", ImageFormat::Raw), None);
         assert_eq!(merged(&["x.qcow2"], "m.qcow2", qcow2), None);
         assert_eq!(merged(&["a.qcow2", "b.qcow2"], "m.raw", ImageFormat::Raw), None);
+        let over = |base: Backend| {
+            let overflow = Some("o".into());
+            Backend::Overlay { base: Box::new(base), ram: 0, overflow }
+        };
+        let images = ["b.qcow2", "c.qcow2"].map(Path::new);
+        let below_overlay = over(tree.clone()).merged(&images, (Path::new("m.qcow2"), qcow2));
+        assert_eq!(below_overlay, Some(over(chain(&["a.qcow2", "m.qcow2", "d.raw"]))));
         assert!(tree.has_file(Path::new("c.qcow2")) && !tree.has_file(Path::new("x.qcow2")));
     }
 

@@ -8,6 +8,7 @@ mod chain;
 mod check;
 mod golden;
 mod model_disk;
+mod overlay;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -31,6 +32,7 @@ pub use golden::{
 pub use model_disk::{
     DeviceModel, DeviceSpeed, FlashModel, MAX_MODEL_DISK_BYTES, ModelDisk, PipeModel, SpindleModel,
 };
+pub use overlay::{MAX_OVERLAY_RAM_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES};
 pub use text::{parse_size, parse_time_ms};
 
 /// Maximum number of queues of a disk. QEMU's limit for a virtio device is 1024. With 256, two
@@ -258,6 +260,11 @@ impl DiskSpec {
         if !self.read_only && self.backend.is_golden_alone() {
             let problem = "is false, and a golden image is never written; give true, or put a \
                            qcow2 image above it for the writes of the disk";
+            return refuse("read_only", problem);
+        }
+        if self.read_only && self.backend.is_overlay() {
+            let problem =
+                "is true, and an overlay is there for writes; give its base as the backend";
             return refuse("read_only", problem);
         }
         self.backend.validate(self.block_bytes().unwrap_or(BlockSize::DEFAULT_BYTES).into())

@@ -28,6 +28,25 @@ pub struct DiskLimits {
     pub share: DiskShare,
 }
 
+/// Where the writes of a disk go that has a golden image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteCache {
+    /// In memory, and in a file beyond that, until the machine stops.
+    Ram,
+    /// In an image of the disk's own, which stays.
+    Persistent,
+}
+
+impl WriteCache {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "ram" => Some(Self::Ram),
+            "persistent" => Some(Self::Persistent),
+            _ => None,
+        }
+    }
+}
+
 /// Tuning of a disk. Absent fields are not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
@@ -37,6 +56,8 @@ pub struct Tuning {
     pub queues: Option<u16>,
     /// Cache mode, from the next plug on.
     pub cache: Option<CacheMode>,
+    /// Where its writes go if it has a golden image, from the next plug on.
+    pub write_cache: Option<WriteCache>,
 }
 
 /// Returns the algorithm after parameters with the keys `set` were set: a parameter of `ringway`
@@ -93,19 +114,16 @@ pub fn check_limits(algorithm: &str, params: &BTreeMap<String, String>) -> Resul
 /// valid, as there; see [`tuning`].
 ///
 /// # Errors
-/// Field `other_config`: `queues` or `cache` is out of range.
+/// Field `other_config`: `queues`, `cache` or `write-cache` is out of range.
 pub fn check_tuning(other_config: &BTreeMap<String, String>) -> Result<(), SpecError> {
-    let Tuning { queues, cache, .. } = tuning(other_config);
-    match (other_config.get("queues"), other_config.get("cache")) {
-        (Some(text), _) if queues.is_none() => {
-            let problem = format!("queues: {text:?} is not a number from 1 to {MAX_QUEUES}");
-            refuse("other_config", problem)
-        }
-        (_, Some(text)) if cache.is_none() => {
-            refuse("other_config", format!("cache: {text:?} is neither none nor writeback"))
-        }
+    let Tuning { queues, cache, write_cache, .. } = tuning(other_config);
+    let check = |key: &str, is_valid: bool, valid: &str| match other_config.get(key) {
+        Some(text) if !is_valid => refuse("other_config", format!("{key}: {text:?} is {valid}")),
         _ => Ok(()),
-    }
+    };
+    check("queues", queues.is_some(), &format!("not a number from 1 to {MAX_QUEUES}"))?;
+    check("cache", cache.is_some(), "neither none nor writeback")?;
+    check("write-cache", write_cache.is_some(), "neither ram nor persistent")
 }
 
 /// Parses the tuning. An invalid value in `other_config`, stored before calls checked it, has no
@@ -114,7 +132,7 @@ pub fn check_tuning(other_config: &BTreeMap<String, String>) -> Result<(), SpecE
 ///
 /// `polling-duration` is in microseconds; 0 turns polling off, and values above [`MAX_POLL_US`] are
 /// reduced to it. `polling-idle-threshold` is in percent of a CPU. `queues` is a number, `cache` is
-/// `none` or `writeback`.
+/// `none` or `writeback`, `write-cache` is `ram` or `persistent`.
 pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
     let get = |key| other_config.get(key).map(String::as_str);
     let (poll, poll_max_us) = match get("polling-duration").map(parse_duration) {
@@ -133,6 +151,7 @@ pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
         poll: PollSpec { poll, poll_max_us, poll_idle_threshold },
         queues: queues.filter(|queues| (1..=MAX_QUEUES).contains(queues)),
         cache,
+        write_cache: get("write-cache").and_then(WriteCache::parse),
     }
 }
 
@@ -337,6 +356,10 @@ mod tests {
             assert_eq!(tuning(&map(&format!("queues={text}"))).queues, queues, "{text}");
         }
         assert_eq!(tuning(&map("cache=writethrough")), Tuning::default());
+        for (text, expected) in [("ram", WriteCache::Ram), ("persistent", WriteCache::Persistent)] {
+            let text = format!("write-cache={text}");
+            assert_eq!(tuning(&map(&text)).write_cache, Some(expected));
+        }
     }
 
     #[test]
@@ -356,6 +379,7 @@ mod tests {
             ("queues=257", "1 to 256"),
             ("queues=two", "queues"),
             ("cache=writethrough", "none nor writeback"),
+            ("write-cache=disk", "ram nor persistent"),
         ] {
             let error = check_tuning(&map(wrong)).unwrap_err();
             assert!(error.field == "other_config" && error.problem.contains(says), "{error}");
@@ -364,7 +388,7 @@ mod tests {
 
     /// Generates maps of known keys with values close to valid ones.
     fn any_map() -> impl Strategy<Value = BTreeMap<String, String>> {
-        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|floor-iops|floor-bytes|sched|class|queues|cache\
+        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|floor-iops|floor-bytes|sched|class|queues|cache|write-cache\
                    |polling-duration|polling-idle-threshold|[a-z]{0,3})";
         btree_map(key, "(-?[0-9]{0,21}[KMGT]?|[a-z]{0,4}|\\PC{0,8})", 0..5)
     }

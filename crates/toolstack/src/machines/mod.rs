@@ -21,10 +21,12 @@
 //! reconciled again.
 
 mod attach_times;
+mod boot_images;
 mod boots;
 mod coalesce;
 mod discover;
 mod drivers;
+mod foreign;
 mod interfaces;
 mod leftovers;
 mod memory;
@@ -59,6 +61,7 @@ pub use crate::exec::{CancelToken, Progress, ProgressFn, StepTimeout};
 pub use boots::{BootTimes, CpuTime, HostCpus, ProcStat};
 pub use coalesce::{MergeOutcome, MergeState};
 pub use drivers::{DatapathProvider, Drivers};
+pub use foreign::PassedOver;
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
 pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};
 pub use op_hooks::{MachinesConfig, OpError, OpHooks, QUEUE_DEADLINE};

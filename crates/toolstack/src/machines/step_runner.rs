@@ -122,7 +122,8 @@ impl MachineStepRunner {
                 // Until the call succeeds, it is unknown whether a domain was created.
                 self.machine.observed().domain =
                     DomainState::Present { domid, run: RunState::Unresponsive };
-                hv.create(vm, domid, &self.machine_record.spec).await?;
+                let spec = self.machines.with_boot_images(&self.machine_record.spec).await?;
+                hv.create(vm, domid, &spec).await?;
                 self.machines.memory.made(vm);
                 self.machine.observed().runs(RunState::Created);
             }

@@ -138,6 +138,13 @@ impl MachineStepRunner {
             }
             return Ok(());
         }
+        let backend = match access {
+            Access::Rw => {
+                let write_cache = self.record(vbd)?.tuning.write_cache;
+                driver.attach_layer(sr, vbd, write_cache, backend).await?
+            }
+            Access::Ro => backend,
+        };
         // From here on, callers that change the settings apply them at the datapath.
         let _teller = self.machines.lock_settings(&vbd.to_string()).await;
         let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
@@ -192,6 +199,7 @@ impl MachineStepRunner {
         }
         if *kind != VbdKind::Cd {
             self.datapath(source).await?.detach(&vbd.to_string()).await?;
+            gone_is_done(self.driver(source)?.detach_layer(sr, vbd).await)?;
         }
         if self.machines.volumes.others(vdi, vbd) == VolumeState::Detached {
             gone_is_done(self.driver(source)?.detach_volume(sr, vdi).await)?;
@@ -267,7 +275,9 @@ fn is_nothing_done(error: &SrError) -> bool {
         | SrError::Unsupported
         | SrError::NotEmpty { .. }
         | SrError::Full { .. } => true,
-        SrError::Late { .. } | SrError::Os { .. } | SrError::Worker(_) => false,
+        SrError::Late { .. } | SrError::Os { .. } | SrError::Worker(_) | SrError::Datapath(_) => {
+            false
+        }
     }
 }
 

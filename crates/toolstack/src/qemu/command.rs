@@ -52,7 +52,7 @@ pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
     // Shared memory: the backends map this descriptor.
     arg_builder.pair("-object", memory);
     arg_builder.pair("-machine", "q35,memory-backend=ram,vmport=off");
-    arg_builder.engine(spec.engine);
+    arg_builder.engine(spec.engine, spec.memory_bytes);
     arg_builder.pair("-m", format!("{}M", spec.memory_bytes >> 20));
     arg_builder.pair("-smp", spec.vcpus.to_string());
     arg_builder.pair("-kernel", &spec.kernel);
@@ -105,8 +105,8 @@ impl ArgBuilder {
         self
     }
 
-    pub(crate) fn engine(&mut self, engine: Engine) -> &mut Self {
-        engine.arguments().iter().fold(self, |arg_builder, word| arg_builder.add(word))
+    pub(crate) fn engine(&mut self, engine: Engine, memory_bytes: u64) -> &mut Self {
+        engine.arguments(memory_bytes).iter().fold(self, |arg_builder, word| arg_builder.add(word))
     }
 
     pub(crate) fn pair(&mut self, option: &str, value: impl AsRef<OsStr>) -> &mut Self {
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn accelerators_differ() {
-        assert!(text(&spec()).contains("-accel tcg,thread=single -cpu max"));
+        assert!(text(&spec()).contains("-accel tcg,thread=single,tb-size=64 -cpu max"));
         let together = text(&QemuSpec { engine: Engine::TcgTogether, ..spec() });
-        assert!(together.contains("-accel tcg,thread=multi -cpu max"), "{together}");
+        assert!(together.contains("-accel tcg,thread=multi,tb-size=64 -cpu max"), "{together}");
         let kvm = text(&QemuSpec { engine: Engine::Kvm, ..spec() });
         assert!(kvm.contains("-accel kvm -cpu host"), "{kvm}");
     }

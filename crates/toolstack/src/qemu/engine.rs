@@ -52,21 +52,42 @@ impl Engine {
         if version >= TRANSLATES_TOGETHER { Self::TcgTogether } else { Self::TcgInTurns }
     }
 
-    /// Returns its arguments.
-    pub(super) fn arguments(self) -> [&'static str; 4] {
+    /// Returns its arguments for a machine with this much memory, in bytes.
+    pub(super) fn arguments(self, memory_bytes: u64) -> [String; 4] {
+        let arguments = |accel: String, cpu: &str| {
+            ["-accel".to_owned(), accel, "-cpu".to_owned(), cpu.to_owned()]
+        };
         // Five-level page tables would cost the translator an extra step without benefit.
-        let tcg = |accel| ["-accel", accel, "-cpu", "max,la57=off"];
+        let tcg = |threads| {
+            let mib = translation_bytes(memory_bytes) >> 20;
+            arguments(format!("tcg,thread={threads},tb-size={mib}"), "max,la57=off")
+        };
         match self {
-            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            Self::TcgTogether => tcg("tcg,thread=multi"),
-            Self::TcgInTurns => tcg("tcg,thread=single"),
+            Self::Kvm => arguments("kvm".to_owned(), "host"),
+            Self::TcgTogether => tcg("multi"),
+            Self::TcgInTurns => tcg("single"),
         }
     }
+}
+
+/// Returns the size of the translated code that QEMU keeps for a machine with this much memory, in
+/// bytes. By default QEMU fills up to 1 GiB of the host's memory for each machine.
+fn translation_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / 4).clamp(32 << 20, 1 << 30)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn translated_code_takes_a_part_of_what_the_machine_has() {
+        for (memory_mib, mib) in [(16, 32), (128, 32), (256, 64), (4096, 1024), (65_536, 1024)] {
+            let [_, accel, ..] = Engine::TcgInTurns.arguments(memory_mib << 20);
+            assert_eq!(accel, format!("tcg,thread=single,tb-size={mib}"));
+        }
+        assert_eq!(Engine::Kvm.arguments(1 << 30).join(" "), "-accel kvm -cpu host");
+    }
 
     #[test]
     fn cpus_take_turns_where_translating_together_goes_wrong() {

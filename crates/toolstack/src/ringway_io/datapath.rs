@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
+use model::image::{
+    ImageConvert, ImageCreate, ImageInfo, ImageQuery, ImageResize, ImageSnapshotCall,
+};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, Replace, SnapshotDisk};
@@ -47,6 +49,11 @@ pub trait Datapath: fmt::Debug + Send + Sync {
         &'a self,
         create: &'a ImageCreate,
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
+    /// Returns the properties of an image, which opens as the stated format.
+    fn image_info<'a>(
+        &'a self,
+        query: &'a ImageQuery,
+    ) -> BoxFuture<'a, Result<ImageInfo, DatapathError>>;
     /// Creates an image over another one that no program writes.
     fn create_layer<'a>(
         &'a self,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use model::calibration::StorageProfile;
 use model::id::{SrId, Uuid, VbdId};
-use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
+use model::image::{
+    ImageConvert, ImageCreate, ImageInfo, ImageQuery, ImageResize, ImageSnapshotCall,
+};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{
@@ -109,7 +111,10 @@ fn geometry(disk: &Disk) -> Geometry {
         Backend::Null(size) | Backend::Memory(size) | Backend::Raw { size, .. } => *size,
         Backend::Model(model) => model.size,
         Backend::Golden(golden) => golden.size.unwrap_or(0),
-        Backend::File(_) | Backend::Qcow2 { .. } | Backend::Vhd { .. } => 0,
+        Backend::File(_)
+        | Backend::Qcow2 { .. }
+        | Backend::Vhd { .. }
+        | Backend::Overlay { .. } => 0,
     };
     Geometry { size_bytes, block_size: 512, read_only: disk.spec.read_only }
 }
@@ -222,6 +227,15 @@ impl Datapath for SimPath {
         _create: &'a ImageCreate,
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         Box::pin(self.call((CallKind::CreateLayer, ""), |_| Ok(())))
+    }
+
+    fn image_info<'a>(
+        &'a self,
+        _query: &'a ImageQuery,
+    ) -> BoxFuture<'a, Result<ImageInfo, DatapathError>> {
+        Box::pin(async {
+            Err(refused(CallKind::CreateLayer, "no image of the simulator's".into()))
+        })
     }
 
     fn create_layer<'a>(

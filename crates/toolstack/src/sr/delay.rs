@@ -15,6 +15,7 @@ use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
+use super::foreign::{ForeignFile, ForeignVolume};
 use super::{Config, Layer, Names, PresentMerge, SnapshotOf, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
@@ -286,8 +287,12 @@ impl SrDriver for DelayedDriver {
         self.inner.end_merge(sr)
     }
 
-    fn orphans(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
-        self.inner.orphans(sr)
+    fn foreign_files(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<ForeignFile>, SrError>> {
+        self.inner.foreign_files(sr)
+    }
+
+    fn adopt(&self, sr: SrId, volumes: Vec<ForeignVolume>) -> BoxFuture<'_, Result<(), SrError>> {
+        self.inner.adopt(sr, volumes)
     }
 
     fn attach_volume(

@@ -11,6 +11,9 @@
 
 pub mod delay;
 pub mod dir;
+mod file_system;
+pub mod foreign;
+pub mod golden;
 pub mod iso;
 mod places;
 pub mod sim;
@@ -21,16 +24,19 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::id::{SrId, Uuid, VdiId};
+use model::id::{SrId, Uuid, VbdId, VdiId};
 use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
+use model::vbd::WriteCache;
 use model::vdi::automaton::Access;
 
 use serde::{Deserialize, Serialize};
 
 use crate::boxed_future::BoxFuture;
+use crate::ringway_io::DatapathError;
 pub use dir::SnapshotOf;
+use foreign::{ForeignFile, ForeignVolume};
 
 /// Location of an SR in a PBD: `device_config`.
 pub type Config = BTreeMap<String, String>;
@@ -91,6 +97,9 @@ pub enum SrError {
         /// Error of the system call.
         source: std::io::Error,
     },
+    /// The SR's datapath failed.
+    #[error("the datapath of the storage repository failed")]
+    Datapath(#[source] Box<DatapathError>),
     /// The worker process died, or violated the protocol.
     #[error("the storage worker failed: {0}")]
     Worker(String),
@@ -148,6 +157,8 @@ pub struct Volume {
     pub names: Option<Names>,
     /// Name of the volume's file, where the id is not the name.
     pub file_name: Option<String>,
+    /// Format of the volume's lowest image, over which others may lie.
+    pub format: ImageFormat,
 }
 
 /// New image that goes over a volume's images.
@@ -397,9 +408,13 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn end_merge(&self, _sr: SrId) -> BoxFuture<'_, Result<bool, SrError>> {
         Box::pin(std::future::ready(Ok(true)))
     }
-    /// Returns images of the SR that belong to no volume and no merge, and that nothing removes.
-    fn orphans(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
+    /// Returns the files that users put into the SR.
+    fn foreign_files(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<ForeignFile>, SrError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+    /// Makes volumes of foreign files, which open as their formats and fit together.
+    fn adopt(&self, _sr: SrId, _volumes: Vec<ForeignVolume>) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Makes a volume's bytes reachable. Returns the backend, and the block size that guests know.
     fn attach_volume(
@@ -408,6 +423,29 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         vdi: VdiId,
         access: Access,
     ) -> BoxFuture<'_, Result<(Backend, BlockSize), SrError>>;
+    /// Returns the backend of a slot that writes an attached volume. A type whose volumes are never
+    /// written puts a layer of the slot over the volume's backend, `base`; the others return `base`.
+    fn attach_layer(
+        &self,
+        _sr: SrId,
+        _slot: VbdId,
+        _write_cache: Option<WriteCache>,
+        base: Backend,
+    ) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(std::future::ready(Ok(base)))
+    }
+    /// Removes the layer of a slot if it does not outlive its machine. No datapath serves it.
+    fn detach_layer(&self, _sr: SrId, _slot: VbdId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Removes all layers of a slot that does not exist any more.
+    fn destroy_layers(&self, _sr: SrId, _slot: VbdId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Returns the slots that have layers in an attached SR.
+    fn layers(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VbdId>, SrError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
     /// Prepares reads and writes.
     fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Ends reads and writes.

@@ -63,6 +63,7 @@ fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {
         resets: volume.resets,
         names: None,
         file_name: None,
+        format: ImageFormat::Raw,
     }
 }
 

@@ -5,6 +5,7 @@
 //! user names, or one that the command starts for itself.
 
 mod convert;
+mod import;
 mod text;
 mod tree;
 
@@ -40,6 +41,7 @@ const ERRORS: u8 = 4;
   ringway image map /img/a.qcow2 --format qcow2 --json
   ringway image convert /img/a.qcow2 /img/c.raw --format qcow2 --to raw
   ringway image convert /img/e.vhd /img/e.qcow2 --format vhd --to qcow2
+  ringway image import /img/f.vmdk /img/f.qcow2 --format vmdk --to qcow2
   ringway image snapshot /img/a.qcow2 /img/d.qcow2 --format qcow2
   ringway image resize /img/a.qcow2 40G --format qcow2
   ringway image tree \"Local storage\"
@@ -68,6 +70,8 @@ enum Action {
     Create(Create),
     /// Copy a disk to a new image file
     Convert(convert::Convert),
+    /// Make an image of one in a format that is not served: vmdk, vdi, vhdx or qcow
+    Import(import::Import),
     /// Create an image over one that no VM uses
     Snapshot(Snapshot),
     /// Make the disk of an image larger that no VM uses
@@ -261,6 +265,7 @@ impl Action {
             Self::Map(Map { target }) => run_map(target, connection).await,
             Self::Create(create) => run_create(create, connection).await,
             Self::Convert(convert) => convert.run(connection, control).await,
+            Self::Import(import) => import.run(connection).await,
             Self::Snapshot(snapshot) => run_snapshot(snapshot, connection).await,
             Self::Resize(resize) => run_resize(resize, connection).await,
             Self::Tree(tree) => tree.run().await,

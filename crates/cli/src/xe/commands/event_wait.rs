@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[Command::own(
     wait,
 )
 .required(&["class"])
-.optional(&["<field>"])];
+.optional(&[super::FIELD])];
 
 /// Conditions that a record must and must not meet.
 struct Wanted {

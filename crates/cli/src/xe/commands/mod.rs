@@ -176,6 +176,9 @@ impl Command {
     }
 }
 
+/// Optional parameter that stands for all fields of a class.
+const FIELD: &str = "<field>";
+
 /// Help text of a command that the daemon does not implement yet.
 const LATER: &str = "Hosts of Ringway do not support it yet (NOT_IMPLEMENTED).";
 
@@ -258,16 +261,33 @@ impl ResolvedCommand {
         }
     }
 
-    /// Returns a parameter that the command does not have. A command that selects objects takes their
-    /// fields, too, and has none.
+    /// Returns a parameter that the command does not have. A command that takes the fields of objects
+    /// checks them itself, and has none.
     pub(crate) fn unknown<'a>(&self, params: &'a Params) -> Option<&'a str> {
-        match self {
-            Self::Written(command) if command.selector_type.is_none() => {
-                let known = [command.required, command.optional].concat();
-                params.others(&known).first().map(|(name, _)| *name)
+        let takes_fields = match self {
+            Self::Written(command) => {
+                command.selector_type.is_some() || command.optional.contains(&FIELD)
             }
-            _ => None,
+            Self::Generic(_, verb) => verb.takes_fields(),
+        };
+        let optional = self.optional();
+        let known = self.required().iter().copied().chain(optional.iter().map(String::as_str));
+        let others = || params.others(&known.collect::<Vec<_>>());
+        if takes_fields { None } else { others().first().map(|(name, _)| *name) }
+    }
+
+    /// Checks that the command has all parameters.
+    ///
+    /// # Errors
+    /// One is missing, or the command does not have it.
+    pub(crate) fn check(&self, params: &Params) -> Result<(), XeError> {
+        let unknown = self.unknown(params);
+        for name in self.required() {
+            params.required(name).map_err(|missing| missing.beside(unknown))?;
         }
+        unknown.map_or(Ok(()), |name| {
+            Err(XeError::syntax(&format!("'{name}' is no parameter of this command")))
+        })
     }
 
     /// Returns the help text.
@@ -310,7 +330,7 @@ impl ResolvedCommand {
 
 /// Returns the selecting parameters.
 fn selecting(selector_type: &SelectorType) -> Vec<String> {
-    [selector_type.param, "<field>", "--multiple"].map(str::to_owned).to_vec()
+    [selector_type.param, FIELD, "--multiple"].map(str::to_owned).to_vec()
 }
 
 fn how_to_select(selector_type: &SelectorType) -> String {

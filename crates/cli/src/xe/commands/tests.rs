@@ -49,6 +49,41 @@ fn a_verb_without_anything_to_do_is_no_command() {
 }
 
 #[test]
+fn a_parameter_that_a_command_does_not_have_is_an_error() {
+    let check = |line: &str| {
+        let mut words = line.split(' ');
+        let command = find(words.next().unwrap()).unwrap();
+        let pair = |word: &str| {
+            let (name, value) = word.split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        };
+        let checked = command.check(&Params::new(words.map(pair).collect()));
+        checked.map_err(|error| error.errors())
+    };
+    for known in [
+        "vdi-export uuid=1 filename=a format=vhd username=root minimal=true",
+        "sr-create name-label=a type=dir device-config:location=/a device-config-mode=x",
+        "vm-start vm=a whatever=b",
+        "event-wait class=vm uuid=1",
+        "vm-param-set uuid=1 name-label=a",
+        "vm-param-add uuid=1 param-name=other-config key=value",
+    ] {
+        assert_eq!(check(known), Ok(()), "{known}");
+    }
+    for (unknown, name) in [
+        ("vdi-export uuid=1 filename=a fromat=vhd", "fromat"),
+        ("vdi-create name-label=a sr-uuid=1 virtual-size=1 sm-configtype=vhd", "sm-configtype"),
+        ("vm-param-get uuid=1 param-name=a kye=b", "kye"),
+        ("sr-scan uuid=1 deep=true", "deep"),
+    ] {
+        let error = check(unknown).unwrap_err();
+        assert!(error.contains(&format!("'{name}' is no parameter")), "{unknown}: {error}");
+    }
+    let missing = check("vdi-export uuid=1 fromat=vhd").unwrap_err();
+    assert!(missing.contains("filename") && missing.contains("'fromat'"), "{missing}");
+}
+
+#[test]
 fn a_uuid_is_one_of_the_class_of_its_command() {
     for (name, class) in [
         ("vbd-plug", "VBD"),

@@ -16,6 +16,7 @@ use crate::errors::About;
 use crate::facts;
 use crate::records::fields::{flag, plain, reference, references, text as read};
 use crate::records::machine_config::power;
+use crate::storage::layers;
 
 /// Parameters of a new VBD.
 struct NewVbd {
@@ -146,6 +147,7 @@ fn invalid(error: SpecError, algorithm: &str) -> ApiError {
 
 pub(super) fn destroy(ctx: &Ctx, args: &Args) -> CallResult {
     let slot = args.object();
+    layers::destroy(ctx, std::slice::from_ref(&slot));
     ctx.change(|tx| {
         let view = tx.view();
         let facts = facts::vbd(&view, &slot)?;

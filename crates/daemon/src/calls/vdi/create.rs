@@ -18,15 +18,13 @@ use crate::db::{Ref, Tx};
 use crate::dispatch::generic::constructed;
 use crate::dispatch::{Args, CallResult, Ctx, text};
 use crate::errors::{About, failed, refused, storage_failed};
+use crate::facts::FORMAT;
 use crate::ops::current_ops::CurrentOps;
 use crate::ops::run::OpCaller;
 use crate::random;
 use crate::records::effects;
 use crate::records::fields::{bytes, size};
 use crate::storage::{self, SrHandle, names};
-
-/// Key in `sm_config` of a VDI with the format of its image, as XenServer names it.
-pub(super) const FORMAT: &str = "type";
 
 /// Largest VDI in bytes, given by the range of file offsets.
 const MAX_BYTES: u64 = i64::MAX as u64 & !0xfff;

@@ -188,7 +188,7 @@ pub(in crate::calls) async fn copy_disk(
         if let Some((_, Value::Map(members))) =
             fields.iter_mut().find(|(field, _)| *field == FieldIx::from(vdi::Field::sm_config))
         {
-            members.remove(super::create::FORMAT);
+            members.remove(crate::facts::FORMAT);
         }
         fields.push((vdi::Field::SR.into(), to.value()));
         record(tx, &to, &volume, fields)

@@ -1,10 +1,11 @@
 //! Clones of VMs and templates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use model::vbd::WriteCache;
 use model::vm::VmOp;
 use xenapi::table::{FieldIx, vbd, vm};
-use xenapi::{ApiError, Value};
+use xenapi::{ApiError, Value, codes};
 
 use super::snapshot::begin;
 use super::{MAC_SEED, allowed, create};
@@ -14,7 +15,9 @@ use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Args, CallResult, Ctx};
 use crate::ops::pending_op::OWED;
 use crate::reconcile::full_storage;
-use crate::records::fields::{reference, references, text};
+use crate::records::fields::{flag, reference, references, text};
+use crate::records::machine_config::disk_settings;
+use crate::storage::layers;
 
 /// Fields that a clone does not inherit.
 const OWN: [vm::Field; 15] = [
@@ -65,7 +68,7 @@ pub(super) type Copied = BTreeMap<Ref, Ref>;
 
 pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let from = args.object();
-    if ctx.read(|view| disks(view, &from))?.is_empty() {
+    if ctx.read(|view| copied_disks(view, &from))?.is_empty() {
         // Without disks it is one change, for which nothing waits.
         let made = ctx.change(|tx| {
             allowed(tx, &from, op)?;
@@ -74,7 +77,7 @@ pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
         return Ok(made.value());
     }
     let under_way = begin(&ctx, &from, op, |_| Ok(())).await?;
-    let all = ctx.read(|view| disks(view, &from))?;
+    let all = ctx.read(|view| copied_disks(view, &from))?;
     let copies = clone_disks(&ctx, &all).await?;
     let made = finish(&ctx, &from, args.text("new_name"), copies).await?;
     drop(under_way);
@@ -86,7 +89,7 @@ pub(super) async fn copy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let (from, to) = (args.object(), args.reference("sr"));
     let to = Some(to).filter(|place| !place.is_null());
     let under_way = begin(&ctx, &from, op, |_| Ok(())).await?;
-    let all = ctx.read(|view| disks(view, &from))?;
+    let all = ctx.read(|view| copied_disks(view, &from))?;
     let mut copies = Copied::new();
     for (done, disk) in all.iter().enumerate() {
         let progress = |part: f64| ctx.progress((done as f64 + part) / all.len() as f64);
@@ -112,7 +115,44 @@ async fn finish(ctx: &Ctx, from: &Ref, name: &str, copies: Copied) -> Result<Ref
     recorded
 }
 
+/// Returns the VDIs of a VM's disks that a clone gets copies of. It shares the others: those whose
+/// volumes have a layer of each VBD.
+///
+/// # Errors
+/// `OPERATION_NOT_ALLOWED` if the VM has a layer that outlives its runs: a clone would lose it.
+fn copied_disks(view: &View<'_>, machine: &Ref) -> Result<Vec<Ref>, ApiError> {
+    let is_template = flag(view, machine, vm::Field::is_a_template)?;
+    for slot in references(view, machine, vm::Field::VBDs)? {
+        let disk = reference(view, &slot, vbd::Field::VDI)?;
+        let (_, tuning) = disk_settings(view, &slot)?;
+        let stays = tuning.write_cache == Some(WriteCache::Persistent);
+        if stays && !is_template && !disk.is_null() && layers::has_layers(view, &disk)? {
+            let why = "the writes of its disks with write-cache=persistent would not be in the \
+                       clone; clone the template of the machine instead";
+            return Err(codes::operation_not_allowed(why));
+        }
+    }
+    let mut disks = disks(view, machine)?;
+    let shared: BTreeSet<Ref> = shared_disks(view, &disks)?.into_iter().collect();
+    disks.retain(|disk| !shared.contains(disk));
+    Ok(disks)
+}
+
+/// Returns those of these VDIs that clones share.
+fn shared_disks(view: &View<'_>, disks: &[Ref]) -> Result<Vec<Ref>, ApiError> {
+    let mut shared = Vec::new();
+    for disk in disks {
+        if layers::has_layers(view, disk)? {
+            shared.push(disk.clone());
+        }
+    }
+    Ok(shared)
+}
+
 fn record(tx: &mut Tx<'_>, from: &Ref, name: &str, copies: &Copied) -> Result<Ref, ApiError> {
+    let mut copies = copies.clone();
+    let shared = shared_disks(&tx.view(), &disks(&tx.view(), from)?)?;
+    copies.extend(shared.into_iter().map(|disk| (disk.clone(), disk)));
     let mut fields = copy_fields(&tx.view(), from)?;
     fields.push((vm::Field::name_label.into(), Value::text(name)));
     let own = OF_SNAPSHOT.map(FieldIx::from);
@@ -120,7 +160,7 @@ fn record(tx: &mut Tx<'_>, from: &Ref, name: &str, copies: &Copied) -> Result<Re
     let made = tx.create(&vm::CLASS, fields)?;
     tx.set_key(&made, vm::Field::other_config, MAC_SEED, None)?;
     create::completed(tx, &made)?;
-    copy_devices(tx, from, &made, copies, false)?;
+    copy_devices(tx, from, &made, &copies, false)?;
     Ok(made)
 }
 

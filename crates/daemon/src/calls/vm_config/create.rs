@@ -13,6 +13,7 @@ use crate::ops::run::id_of;
 use crate::random;
 use crate::reconcile::settle;
 use crate::records::fields::{pairs, reference, references};
+use crate::storage::layers;
 
 pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let mut fields = constructed(&vm::CLASS, args.map("args"))?;
@@ -59,6 +60,8 @@ pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     if ctx.app.machines.is_there(vm) {
         settle(&ctx.app, vm).await;
     }
+    let slots = ctx.read(|view| references(view, &machine, vm::Field::VBDs))?;
+    layers::destroy(&ctx, &slots);
     ctx.change(|tx| {
         allowed(tx, &machine, op)?;
         nothing_left(&ctx, &tx.view(), vm, op)?;

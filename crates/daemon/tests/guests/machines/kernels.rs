@@ -60,5 +60,12 @@ fn a_guest_boots_from_disks_that_hold_its_kernel_and_ramdisk() {
     world.call("VM.start", &start(&machine.reference));
     assert_eq!(world.shell(&machine).run("echo here", PATIENCE).unwrap(), "here");
     world.call("VM.hard_shutdown", &of(&machine.reference));
+    // A snapshot puts a second image over the one with the kernel.
+    let of_kernel = world.client.call("VDI.get_by_uuid", &[Value::text(&*kernel)]).unwrap();
+    world.call("VDI.snapshot", &[of_kernel, Value::Map(std::collections::BTreeMap::new())]);
+    let refused = world.client.run("VM.start", &start(&machine.reference), PATIENCE);
+    let Err(ClientError::Api(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.code, "BOOTLOADER_FAILED");
+    assert!(error.params.concat().contains("several images"), "{error} {:?}", error.params);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }

@@ -11,6 +11,7 @@ mod datapaths;
 mod devices;
 mod ends;
 mod firmware;
+mod golden;
 mod kernels;
 mod killed;
 mod knobs;

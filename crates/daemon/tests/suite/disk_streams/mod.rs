@@ -3,7 +3,10 @@
 
 mod access;
 mod ends;
+mod foreign;
 mod formats;
+mod killed;
+mod network;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

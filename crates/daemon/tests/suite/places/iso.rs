@@ -103,7 +103,7 @@ fn locations_are_checked_before_anything_is_made() {
     }
     let types = world.xe(&["sm-list", "params=type", "--minimal"]);
     let types: std::collections::BTreeSet<_> = types.split(',').collect();
-    assert_eq!(types, ["dir", "ext", "file", "iso", "slow-dir"].into());
+    assert_eq!(types, ["dir", "ext", "file", "golden", "iso", "slow-dir"].into());
     let of = world.xe(&["sm-list", "type=iso", "params=capabilities"]);
     assert!(of.contains("VDI_ATTACH") && !of.contains("VDI_CREATE"), "{of}");
 }

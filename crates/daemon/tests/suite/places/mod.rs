@@ -4,6 +4,7 @@
 mod clones;
 mod ends;
 mod full;
+mod golden;
 mod gone;
 mod iso;
 

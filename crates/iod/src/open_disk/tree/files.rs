@@ -43,6 +43,8 @@ pub(super) enum Use {
     Disk { size: u64 },
     /// The file contains an image with metadata.
     Container,
+    /// The file contains what an overlay does not have in memory. Its size means nothing.
+    Overflow,
 }
 
 /// Alignment of reads that is enough for direct I/O on every storage.
@@ -65,7 +67,7 @@ impl TreeOpener<'_> {
             return Ok(reused.disk);
         }
         let mut options = options(self.spec, label(name), !writable);
-        if role == Use::Container {
+        if !matches!(role, Use::Disk { .. }) {
             // The map waits for space itself, so that nothing that waits keeps space from being
             // freed. Blocks are the guest's business, not the file's.
             (options.on_full, options.block_size) = (OnFull::Error, None);
@@ -73,11 +75,16 @@ impl TreeOpener<'_> {
         let disk = match (self.open_files.next(), name) {
             (Some((fd, state)), _) => {
                 let options = FileOptions { block_size: Some(state.block_size), ..options };
-                FileDisk::adopt(options, fd, state.size, state.lost)?
+                let size = match role {
+                    // A reset has perhaps made it smaller.
+                    Use::Overflow => overlay::HEADER_BYTES as u64,
+                    Use::Disk { .. } | Use::Container => state.size,
+                };
+                FileDisk::adopt(options, fd, size, state.lost)?
             }
             (None, FileRef::Path(_)) => match role {
                 Use::Disk { size } => FileDisk::reopen(options, size).map_err(odd_size(name))?,
-                Use::Container => FileDisk::open_container(options, None)?,
+                Use::Container | Use::Overflow => FileDisk::open_container(options, None)?,
             },
             (None, FileRef::Fd { fd }) => {
                 let count = self.sources.files.len();
@@ -85,7 +92,9 @@ impl TreeOpener<'_> {
                 let handed_in = self.sources.files.get(fd).ok_or_else(missing)?;
                 match role {
                     Use::Disk { size } => FileDisk::reopen_fd(options, handed_in.as_fd(), size)?,
-                    Use::Container => FileDisk::open_container(options, Some(handed_in.as_fd()))?,
+                    Use::Container | Use::Overflow => {
+                        FileDisk::open_container(options, Some(handed_in.as_fd()))?
+                    }
                 }
             }
         };

@@ -105,7 +105,12 @@ mod tests {
         };
         let error = checked(&boot, &[dir.path().into()]).unwrap_err().to_string();
         assert!(error.contains("ramdisk /nonexistent"), "{error}");
-        let image = BootFile::Image("/nonexistent".into());
+        let (sr, vdi) = (
+            (model::id::SrId(model::id::Uuid::default()), "dir".to_owned()),
+            model::id::VdiId(model::id::Uuid::default()),
+        );
+        let image =
+            BootFile::Image(model::domain::BootImage { path: "/nonexistent".into(), sr, vdi });
         let boot = Boot::Kernel { kernel: image, ramdisk: None, args: String::new() };
         assert_eq!(checked(&boot, &[]).unwrap(), boot, "an image is nowhere but in its storage");
         let firmware = Boot::Firmware(vec![]);

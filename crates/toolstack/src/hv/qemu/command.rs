@@ -38,7 +38,8 @@ pub(super) fn command(
     // Shared memory: the disks' backends map this descriptor.
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
     arg_builder.pair("-object", memory).pair("-m", format!("{}M", spec.memory_bytes >> 20));
-    arg_builder.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").engine(engine);
+    arg_builder.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off");
+    arg_builder.engine(engine, spec.memory_bytes);
     arg_builder.pair("-smp", spec.vcpus.to_string());
     for state in ["disable_s3", "disable_s4"] {
         arg_builder.pair("-global", format!("PIIX4_PM.{state}=1"));

@@ -191,7 +191,12 @@ mod tests {
         let boot = |kernel| Boot::Kernel { kernel, ramdisk: None, args: String::new() };
         let file = boot(BootFile::File("/boot/k".into()));
         assert_eq!(trial_kernel(&settings, &file), Path::new("/boot/k"));
-        for other in [boot(BootFile::Image("/sr/d.raw".into())), Boot::Firmware(Vec::new())] {
+        let (sr, vdi) = (
+            (model::id::SrId(model::id::Uuid::default()), "dir".to_owned()),
+            model::id::VdiId(model::id::Uuid::default()),
+        );
+        let image = model::domain::BootImage { path: "/sr/d.raw".into(), sr, vdi };
+        for other in [boot(BootFile::Image(image)), Boot::Firmware(Vec::new())] {
             assert_eq!(trial_kernel(&settings, &other), settings.trial_kernel);
         }
     }

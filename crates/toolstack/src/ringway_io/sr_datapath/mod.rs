@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use model::image::{ImageConvert, ImageCreate, ImageResize, ImageSnapshotCall};
+use model::image::{
+    ImageConvert, ImageCreate, ImageInfo, ImageQuery, ImageResize, ImageSnapshotCall,
+};
 use model::image_stream::{ImageCopy, ImageExport, ImageImport, ImageImported};
 use model::report::Stats;
 use model::rpc::{DiskReply, Replace, Resize, SnapshotDisk, code};
@@ -161,6 +163,11 @@ impl SrDatapath {
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
     }
 
+    async fn image_info(&self, query: ImageQuery) -> Result<ImageInfo, DatapathError> {
+        let rpc_call = RpcCall::of_all("image.info", json!(query));
+        typed("image.info", self.rpc_client.call(rpc_call, |_, _| ()).await?)
+    }
+
     async fn resize_image(&self, resize: ImageResize) -> Result<(), DatapathError> {
         let rpc_call = RpcCall::of_all("image.resize", json!(resize));
         self.rpc_client.call(rpc_call, |_, _| ()).await.map(drop)
@@ -302,6 +309,14 @@ impl Datapath for SrDatapath {
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
         let (this, create) = (self.clone(), create.clone());
         task(async move { this.create_image(create).await })
+    }
+
+    fn image_info<'a>(
+        &'a self,
+        query: &'a ImageQuery,
+    ) -> BoxFuture<'a, Result<ImageInfo, DatapathError>> {
+        let (this, query) = (self.clone(), query.clone());
+        task(async move { this.image_info(query).await })
     }
 
     fn create_layer<'a>(

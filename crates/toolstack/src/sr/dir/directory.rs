@@ -9,15 +9,18 @@ use std::path::Path;
 
 use model::calibration::PROFILE_FILE;
 use model::id::{SrId, VdiId};
+use model::image::ImageFormat;
 use model::spec::MAX_DISK_BYTES;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstatvfs, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, statat};
 use rustix::io::Errno;
 
 use super::files::NEW;
 use super::marker::{MARKER, Marker};
 use super::record::{ImageName, Record};
 use super::storage_blocks::STORAGE_BLOCKS;
+pub(super) use crate::sr::file_system::os;
+use crate::sr::file_system::space_at;
 pub(super) use crate::sr::places::location;
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Names, Space, SrError, Volume};
@@ -95,6 +98,10 @@ impl<'a> SrDirectory<'a> {
     /// # Errors
     /// The directory contains volumes, or a system call failed.
     pub(crate) fn destroy(&self) -> Result<(), SrError> {
+        {
+            let _lock = self.lock_records();
+            self.finish_adoption()?;
+        }
         match self.volumes()?.len() {
             0 => {}
             volumes => return Err(SrError::NotEmpty { volumes }),
@@ -134,10 +141,7 @@ impl<'a> SrDirectory<'a> {
     /// # Errors
     /// A system call failed.
     pub(crate) fn space(&self) -> Result<Space, SrError> {
-        let found = fstatvfs(&self.fd).map_err(|error| os("measure", self.place, error.into()))?;
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        let (total, free) = (bytes(found.f_blocks), bytes(found.f_bfree));
-        Ok(Space { total, used: total.saturating_sub(free) })
+        space_at(&self.fd, self.place)
     }
 
     /// Returns all volumes.
@@ -285,6 +289,7 @@ pub(super) fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
         resets: false,
         names: Some(Names::default()),
         file_name: None,
+        format: ImageFormat::Raw,
     })
 }
 
@@ -299,8 +304,4 @@ pub(super) fn whole_units(bytes: u64) -> Result<u64, SrError> {
         key: SIZE.into(),
         why: format!("{bytes} bytes is not in 1 to {MAX_DISK_BYTES}"),
     })
-}
-
-pub(super) fn os(doing: &str, path: &Path, source: io::Error) -> SrError {
-    SrError::Os { what: format!("cannot {doing} {}", path.display()), source }
 }

@@ -10,9 +10,6 @@ use super::directory::{SrDirectory, location};
 use super::record::{ImageName, Record};
 use crate::sr::{SrError, Volume};
 
-/// Most images without volumes that are reported.
-const MAX_ORPHANS: usize = 1000;
-
 /// Images of an SR in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageTree {
@@ -137,18 +134,6 @@ impl SrDirectory<'_> {
             }),
         };
         Ok(ImageTree { images, volumes, merge })
-    }
-}
-
-impl SrDirectory<'_> {
-    /// Returns the names of images that belong to no volume and no merge, at most [`MAX_ORPHANS`].
-    ///
-    /// # Errors
-    /// A record is invalid, or a system call failed.
-    pub(crate) fn orphans(&self) -> Result<Vec<String>, SrError> {
-        let tree = self.image_tree()?;
-        let orphans = tree.images.into_iter().filter(|image| image.orphan);
-        Ok(orphans.take(MAX_ORPHANS).map(|image| image.name).collect())
     }
 }
 

@@ -6,14 +6,16 @@
 //! point without its file system does not look like an empty SR. `.ringway-storage-blocks` lists the
 //! volumes that guests know with the block size of the storage. `.ringway-merge` names the merge of images
 //! that is under way. `.ringway-profile` is the profile of
-//! the storage (`model::calibration`). `.new-*` are incomplete files of a
-//! crash, which the next attach removes. All other files are ignored.
+//! the storage (`model::calibration`). `.ringway-adopt` names the files of users that become volumes.
+//! `.new-*` are incomplete files of a crash, which the next attach removes. All other files are
+//! [foreign](super::foreign).
 //!
 //! A new file is written under another name, synced, renamed, and the directory is synced. So it is
 //! complete or does not exist.
 //!
 //! This module accesses no path. The SR's [worker](super::worker) does.
 
+mod adoption;
 mod created;
 mod directory;
 mod files;
@@ -44,6 +46,7 @@ pub(crate) use directory::SrDirectory;
 pub use image_tree::{ImageTree, TreeImage, TreeMerge, TreeVolume, image_tree};
 pub use record::SnapshotOf;
 
+use super::foreign::{ForeignFile, ForeignVolume};
 pub use super::places::LOCATION;
 use super::places::{self, Attached, Places};
 use super::worker::{Host, SrRequest, SrResponse, WireMerge};
@@ -394,8 +397,13 @@ impl SrDriver for DirDriver {
         Box::pin(async move { self.work(sr, SrRequest::EndMerge).await?.into_is() })
     }
 
-    fn orphans(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<String>, SrError>> {
-        Box::pin(async move { self.work(sr, SrRequest::Orphans).await?.into_images() })
+    fn foreign_files(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<ForeignFile>, SrError>> {
+        Box::pin(async move { self.work(sr, SrRequest::ForeignFiles).await?.into_foreign() })
+    }
+
+    fn adopt(&self, sr: SrId, volumes: Vec<ForeignVolume>) -> BoxFuture<'_, Result<(), SrError>> {
+        let sr_request = SrRequest::Adopt { volumes };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
     }
 
     // The process that serves a file opens and locks it. These calls do not access the directory,

@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::{Uuid, VdiId};
+use model::image::ImageFormat;
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
 use rustix::io::Errno;
@@ -161,6 +162,7 @@ impl SrDirectory<'_> {
             snapshot_of: record.snapshot_of,
             resets: record.reset_to.is_some(),
             names: Some(record.names),
+            format: record.images.last().map_or(ImageFormat::Raw, |lowest| lowest.format()),
             ..top
         }))
     }
@@ -352,6 +354,7 @@ impl SrDirectory<'_> {
     /// A record is invalid, or a system call failed.
     pub(crate) fn remove_incomplete(&self) -> Result<(), SrError> {
         let _lock = self.lock_records();
+        self.finish_adoption()?;
         let names = self.names()?;
         for (vdi, record) in self.removed(&names)? {
             self.end_removal(vdi, record)?;

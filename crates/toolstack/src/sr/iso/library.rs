@@ -1,12 +1,14 @@
 //! Directory of ISO files. Every call may hang with the storage, so only workers use this module.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use model::id::{SrId, Uuid, VdiId};
+use model::image::ImageFormat;
 
+use crate::sr::file_system::{os, space};
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
@@ -85,20 +87,8 @@ fn volume(place: &Path, sr: SrId, name: String) -> Result<Option<Volume>, SrErro
         resets: false,
         names: None,
         file_name: Some(name),
+        format: ImageFormat::Raw,
     }))
-}
-
-fn space(place: &Path) -> Result<Space, SrError> {
-    let directory = File::open(place).map_err(|error| os("open", place, error))?;
-    let found = rustix::fs::fstatvfs(&directory);
-    let found = found.map_err(|error| os("measure", place, error.into()))?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    let (total, free) = (bytes(found.f_blocks), bytes(found.f_bfree));
-    Ok(Space { total, used: total.saturating_sub(free) })
-}
-
-fn os(doing: &str, path: &Path, source: io::Error) -> SrError {
-    SrError::Os { what: format!("cannot {doing} {}", path.display()), source }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use model::image::ImageFormat;
 use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
+use crate::sr::foreign::{ForeignFile, ForeignVolume};
 use crate::sr::{Names, SnapshotOf, Space, SrError, Volume};
 
 /// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
@@ -51,6 +52,17 @@ pub(crate) enum SrRequest {
     FindIso {
         #[serde(with = "text")]
         vdi: Uuid,
+    },
+    /// Open the directory of layers over golden images, which is created, and report its space.
+    OpenLayers,
+    /// Report the files of layers.
+    Layers,
+    /// Remove the layers of a slot.
+    RemoveLayers {
+        #[serde(with = "text")]
+        slot: Uuid,
+        /// Whether only layers that do not outlive their machine are removed.
+        volatile_only: bool,
     },
     /// Create a volume.
     CreateVolume {
@@ -180,8 +192,10 @@ pub(crate) enum SrRequest {
     },
     /// End the merge.
     EndMerge,
-    /// Report images that belong to no volume.
-    Orphans,
+    /// Report the files that users put into the directory.
+    ForeignFiles,
+    /// Make volumes of such files.
+    Adopt { volumes: Vec<ForeignVolume> },
 }
 
 impl fmt::Display for SrRequest {
@@ -195,6 +209,9 @@ impl fmt::Display for SrRequest {
             Self::Space => write!(f, "measure the space"),
             Self::ScanIsos => write!(f, "scan"),
             Self::FindIso { vdi } => write!(f, "find volume {vdi}"),
+            Self::OpenLayers => write!(f, "open the directory of layers"),
+            Self::Layers => write!(f, "list layers"),
+            Self::RemoveLayers { slot, .. } => write!(f, "remove the layers of slot {slot}"),
             Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
             Self::PrepareImage { vdi, .. } => write!(f, "prepare the image of volume {vdi}"),
             Self::SettleImage { vdi } => write!(f, "settle the image of volume {vdi}"),
@@ -217,7 +234,8 @@ impl fmt::Display for SrRequest {
             Self::MergeUsers => write!(f, "look for users of merged images"),
             Self::SwitchMerge { vdi } => write!(f, "switch volume {vdi} to a merged image"),
             Self::EndMerge => write!(f, "end a merge of images"),
-            Self::Orphans => write!(f, "look for images without volumes"),
+            Self::ForeignFiles => write!(f, "look for files of users"),
+            Self::Adopt { .. } => write!(f, "make volumes of files of users"),
         }
     }
 }
@@ -253,6 +271,8 @@ pub(crate) enum SrResponse {
     Vdis(Vec<String>),
     /// Merge of images.
     Merge(WireMerge),
+    /// Files of users.
+    Foreign(Vec<ForeignFile>),
 }
 
 /// Merge of images in the protocol.
@@ -284,6 +304,7 @@ pub(crate) struct WireVolume {
     names: Option<Names>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file_name: Option<String>,
+    format: ImageFormat,
 }
 
 /// [`SrError`] in the protocol.
@@ -406,6 +427,17 @@ impl SrResponse {
         }
     }
 
+    /// Returns the files of users.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_foreign(self) -> Result<Vec<ForeignFile>, SrError> {
+        match self {
+            Self::Foreign(files) => Ok(files),
+            other => Err(other.unexpected()),
+        }
+    }
+
     /// Checks that the answer has no value.
     ///
     /// # Errors
@@ -426,7 +458,7 @@ impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
         let Volume { vdi, virtual_bytes, physical_bytes, read_only, snapshot_of, .. } = volume;
         let (vdi, resets) = (vdi.0, volume.resets);
-        let (names, file_name) = (volume.names, volume.file_name);
+        let (names, file_name, format) = (volume.names, volume.file_name, volume.format);
         Self {
             vdi,
             virtual_bytes,
@@ -436,6 +468,7 @@ impl From<Volume> for WireVolume {
             resets,
             names,
             file_name,
+            format,
         }
     }
 }
@@ -446,6 +479,7 @@ impl From<WireVolume> for Volume {
             wire_volume;
         let (vdi, resets) = (VdiId(vdi), wire_volume.resets);
         let (names, file_name) = (wire_volume.names, wire_volume.file_name);
+        let format = wire_volume.format;
         Self {
             vdi,
             virtual_bytes,
@@ -455,6 +489,7 @@ impl From<WireVolume> for Volume {
             resets,
             names,
             file_name,
+            format,
         }
     }
 }
@@ -471,9 +506,10 @@ impl From<SrError> for WireError {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
             }
             // Only the daemon creates these errors, not a worker.
-            error @ (SrError::Late { .. } | SrError::NotAttached | SrError::Unsupported) => {
-                Self::Worker(error.to_string())
-            }
+            error @ (SrError::Late { .. }
+            | SrError::NotAttached
+            | SrError::Unsupported
+            | SrError::Datapath(_)) => Self::Worker(error.to_string()),
             SrError::Worker(why) => Self::Worker(why),
         }
     }
@@ -539,6 +575,9 @@ mod tests {
             SrRequest::Attach,
             SrRequest::Scan,
             SrRequest::Space,
+            SrRequest::OpenLayers,
+            SrRequest::Layers,
+            SrRequest::RemoveLayers { slot: vdi, volatile_only: true },
             SrRequest::CreateVolume { vdi, bytes: u64::MAX },
             SrRequest::PrepareImage { vdi, bytes: 1, format: ImageFormat::Vhd },
             SrRequest::SettleImage { vdi },
@@ -557,7 +596,7 @@ mod tests {
             SrRequest::MergeUsers,
             SrRequest::SwitchMerge { vdi },
             SrRequest::EndMerge,
-            SrRequest::Orphans,
+            SrRequest::ForeignFiles,
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
             let received = again(&call);
@@ -607,6 +646,7 @@ mod tests {
             resets: true,
             names: Some(names),
             file_name: None,
+            format: ImageFormat::Qcow2,
         };
         let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes =

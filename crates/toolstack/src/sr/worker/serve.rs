@@ -9,7 +9,7 @@ use model::id::VdiId;
 
 use super::proto::{Answer, Call, MAX_LINE_BYTES, SrRequest, SrResponse};
 use crate::sr::dir::SrDirectory;
-use crate::sr::{SrError, Volume, iso};
+use crate::sr::{SrError, Volume, golden, iso};
 
 /// Process name.
 const PROGRAM: &std::ffi::CStr = c"ringway-storage";
@@ -88,6 +88,11 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
         }
         SrRequest::FindIso { vdi } => iso::find(&call.place, call.sr(), VdiId(*vdi))
             .map(|volume| SrResponse::Volume(volume.into())),
+        SrRequest::OpenLayers => Ok(SrResponse::sr(golden::open_layers(&call.place)?, Vec::new())),
+        SrRequest::Layers => golden::layers(&call.place).map(SrResponse::Images),
+        SrRequest::RemoveLayers { slot, volatile_only } => {
+            golden::remove_layers(&call.place, *slot, *volatile_only).map(|()| SrResponse::Nothing)
+        }
         other => on_volume(&open()?, other),
     }
 }
@@ -180,7 +185,10 @@ fn on_images(
             sr_directory.switch_merge(VdiId(*vdi)).map(|()| SrResponse::Nothing)
         }
         SrRequest::EndMerge => sr_directory.end_merge().map(SrResponse::Is),
-        SrRequest::Orphans => sr_directory.orphans().map(SrResponse::Images),
+        SrRequest::ForeignFiles => sr_directory.foreign_files().map(SrResponse::Foreign),
+        SrRequest::Adopt { volumes } => {
+            sr_directory.adopt(volumes.clone()).map(|()| SrResponse::Nothing)
+        }
         other => Err(SrError::Worker(format!("it does not know the call {other:?}"))),
     }
 }

@@ -61,6 +61,11 @@ impl Verb {
         }
     }
 
+    /// Returns whether the operation takes fields, or any key of a map, as parameters.
+    pub(crate) fn takes_fields(self) -> bool {
+        matches!(self, Self::List | Self::ParamSet | Self::ParamAdd)
+    }
+
     pub(crate) fn required(self) -> &'static [&'static str] {
         match self {
             Self::List => &[],

@@ -84,7 +84,7 @@ fn volumes_come_and_go_during_a_merge() {
     assert_eq!(images(&dir, 1), [image(23), image(5), name(vdi(9))]);
     assert_eq!(images(&dir, 22), [image(5), name(vdi(9))]);
     assert_eq!(images(&dir, 4), [name(vdi(9))]);
-    assert_eq!(open(&dir).orphans().unwrap(), Vec::<String>::new());
+    assert_eq!(open(&dir).foreign_files().unwrap(), []);
 }
 
 #[test]
@@ -156,7 +156,11 @@ fn the_tree_of_images_tells_what_belongs_to_whom() {
     assert_eq!(tree.images.len(), 5, "{tree:?}");
     assert_eq!(found(&image(5)).below, Some(image(3)));
     assert!(found(&image(40)).orphan && !found(&name(vdi(30))).orphan);
-    assert_eq!(open(&dir).orphans().unwrap(), [image(40)]);
+    let foreign = open(&dir).foreign_files().unwrap();
+    assert_eq!(
+        foreign.into_iter().map(|one| one.name).collect::<Vec<_>>(),
+        [&*image(40), "notes.qcow2"]
+    );
     let of = |n: u8| tree.volumes.iter().find(|one| one.vdi == vdi(n).to_string()).unwrap();
     assert_eq!((of(4).read_only, of(30).images.len()), (true, 1));
     assert_eq!(of(4).snapshot_of, Some(vdi(1).to_string()));

@@ -1,5 +1,6 @@
 //! Tests of the directory without a worker.
 
+mod adoption;
 pub(super) mod crash;
 mod merge;
 mod reset;

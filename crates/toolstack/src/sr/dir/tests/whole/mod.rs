@@ -98,7 +98,7 @@ impl Model {
     async fn check_all(&mut self) {
         let there: Vec<_> = self.sr().volumes().unwrap().iter().map(|volume| volume.vdi).collect();
         assert_eq!(there, self.volumes.keys().copied().collect::<Vec<_>>());
-        assert_eq!(self.sr().orphans().unwrap(), Vec::<String>::new());
+        assert_eq!(self.sr().foreign_files().unwrap(), []);
         for vdi in there {
             self.check(vdi).await;
         }

@@ -1,0 +1,34 @@
+//! Calls on file systems of SRs. They may hang with the storage, so only workers make them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use super::{Space, SrError};
+
+/// Returns the space of the file system of the directory `path`.
+///
+/// # Errors
+/// The directory cannot be opened or measured.
+pub(super) fn space(path: &Path) -> Result<Space, SrError> {
+    let directory = File::open(path).map_err(|error| os("open", path, error))?;
+    space_at(&directory, path)
+}
+
+/// Returns the space of the file system of an open directory.
+///
+/// # Errors
+/// The system call fails.
+pub(super) fn space_at(directory: impl AsFd, path: &Path) -> Result<Space, SrError> {
+    let found = rustix::fs::fstatvfs(directory);
+    let found = found.map_err(|error| os("measure", path, error.into()))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    let (total, free) = (bytes(found.f_blocks), bytes(found.f_bfree));
+    Ok(Space { total, used: total.saturating_sub(free) })
+}
+
+/// Returns the error of a system call on a path.
+pub(super) fn os(doing: &str, path: &Path, source: io::Error) -> SrError {
+    SrError::Os { what: format!("cannot {doing} {}", path.display()), source }
+}

@@ -1,0 +1,162 @@
+//! Configuration of an SR of a golden image.
+
+use std::path::{Path, PathBuf};
+
+use model::spec::{GoldenImage, GoldenSource, MIN_GOLDEN_RAM_BYTES, parse_size};
+
+use crate::sr::places::{self, LOCATION};
+use crate::sr::{Config, SrError};
+
+/// Key of the image's source.
+pub const SOURCE: &str = "source";
+/// Key of the memory for blocks of the image.
+pub const RAM: &str = "ram";
+/// Key of the most bytes of the cache file.
+pub const CACHE_SIZE: &str = "cache-size";
+/// Key of the most bytes a second from the source.
+pub const RATE: &str = "rate";
+/// Key of the identity that the image must have.
+pub const IDENTITY: &str = "identity";
+/// Key of the memory for the writes of a disk.
+pub const WRITE_CACHE_RAM: &str = "write-cache-ram";
+/// Memory for the writes of a disk by default, in bytes.
+const WRITE_CACHE_RAM_BYTES: u64 = 256 << 20;
+
+/// Parsed configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GoldenConfig {
+    pub(super) image: GoldenImage,
+    /// Memory for the writes of a disk, in bytes. The rest goes to a file.
+    pub(super) write_cache_ram: u64,
+}
+
+impl GoldenConfig {
+    /// Parses a configuration. `usual` is the directory of SRs that name none.
+    ///
+    /// # Errors
+    /// The source is missing, or a value is invalid.
+    pub(super) fn parse(config: &Config, usual: &Path) -> Result<Self, SrError> {
+        let known = [SOURCE, LOCATION, RAM, CACHE_SIZE, RATE, IDENTITY, WRITE_CACHE_RAM];
+        places::check_keys(config, &known)?;
+        let cache = match config.get(LOCATION) {
+            Some(text) => places::directory(text)?,
+            None => usual.to_owned(),
+        };
+        let least = |key, least: u64| match size(config, key)? {
+            Some(bytes) if bytes < least => {
+                invalid(key, format!("{bytes} bytes are fewer than {least}"))
+            }
+            bytes => Ok(bytes),
+        };
+        let write_cache_ram = least(WRITE_CACHE_RAM, 1 << 20)?.unwrap_or(WRITE_CACHE_RAM_BYTES);
+        let image = GoldenImage {
+            source: source(config)?,
+            cache,
+            identity: config.get(IDENTITY).cloned(),
+            ram: least(RAM, MIN_GOLDEN_RAM_BYTES)?,
+            cache_size: least(CACHE_SIZE, MIN_GOLDEN_RAM_BYTES)?,
+            size: None,
+            rate: least(RATE, 1)?,
+        };
+        Ok(Self { image, write_cache_ram })
+    }
+
+    /// Returns the name of the image: the end of its address.
+    pub(super) fn name(&self) -> String {
+        let text = match &self.image.source {
+            GoldenSource::File(path) => path.to_string_lossy().into_owned(),
+            GoldenSource::Nbd(address) => address.export.clone(),
+            GoldenSource::Http(address) => {
+                address.path.split(['?', '#']).next().unwrap_or_default().to_owned()
+            }
+        };
+        let name = text.rsplit('/').find(|part| !part.is_empty()).unwrap_or("image");
+        name.to_owned()
+    }
+}
+
+fn invalid<T>(key: &str, why: impl Into<String>) -> Result<T, SrError> {
+    Err(SrError::Config { key: key.into(), why: why.into() })
+}
+
+fn size(config: &Config, key: &str) -> Result<Option<u64>, SrError> {
+    let parse = |text: &String| parse_size(text).or_else(|error| invalid(key, error.problem));
+    config.get(key).map(parse).transpose()
+}
+
+fn source(config: &Config) -> Result<GoldenSource, SrError> {
+    const FORMS: &str = "give /PATH, nbd://HOST:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH or \
+                         http://HOST/PATH";
+    let Some(text) = config.get(SOURCE) else {
+        return invalid(SOURCE, format!("the address of the image is missing; {FORMS}"));
+    };
+    let source = match text.split_once(':').map_or("", |(scheme, _)| scheme) {
+        "nbd" | "nbd+unix" => text.clone().try_into().map(GoldenSource::Nbd),
+        "http" => text.clone().try_into().map(GoldenSource::Http),
+        "https" => Err(format!("{text:?} is encrypted, which is not possible; {FORMS}")),
+        _ if text.starts_with('/') => Ok(GoldenSource::File(PathBuf::from(text))),
+        _ => Err(format!("{text:?} is no address of an image; {FORMS}")),
+    };
+    source.or_else(|problem| invalid(SOURCE, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<GoldenConfig, SrError> {
+        let config = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        GoldenConfig::parse(&config.collect(), Path::new("/usual"))
+    }
+
+    #[test]
+    fn a_source_says_where_the_image_is() {
+        for (address, name) in [
+            ("nbd://store:10809/win10", "win10"),
+            ("nbd+unix:///win10?socket=/run/a.sock", "win10"),
+            ("nbd://store", "image"),
+            ("http://store/images/win%2010.raw?version=2", "win%2010.raw"),
+            ("/srv/images/win10.raw", "win10.raw"),
+        ] {
+            assert_eq!(parse(&[(SOURCE, address)]).unwrap().name(), name, "{address}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_defaults_and_bounds() {
+        let least = parse(&[(SOURCE, "/a")]).unwrap();
+        assert_eq!(least.image.cache, Path::new("/usual"));
+        assert_eq!((least.image.ram, least.write_cache_ram), (None, 256 << 20));
+        let all = parse(&[
+            (SOURCE, "/a"),
+            (LOCATION, "/b"),
+            (RAM, "8M"),
+            (CACHE_SIZE, "1G"),
+            (RATE, "20M"),
+            (IDENTITY, "0a"),
+            (WRITE_CACHE_RAM, "64M"),
+        ]);
+        let GoldenConfig { image, write_cache_ram } = all.unwrap();
+        assert_eq!((image.ram, image.cache_size), (Some(8 << 20), Some(1 << 30)));
+        assert_eq!((image.rate, write_cache_ram), (Some(20 << 20), 64 << 20));
+        assert_eq!((image.cache.as_path(), image.identity), (Path::new("/b"), Some("0a".into())));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_its_key() {
+        for (pairs, says) in [
+            (vec![], "source: the address of the image is missing; give /PATH"),
+            (vec![(SOURCE, "https://store/a")], "source: \"https://store/a\" is encrypted"),
+            (vec![(SOURCE, "win10.raw")], "is no address of an image"),
+            (vec![(SOURCE, "nbd://store:x/a")], "source: "),
+            (vec![(SOURCE, "/a"), (RAM, "1M")], "ram: 1048576 bytes are fewer than"),
+            (vec![(SOURCE, "/a"), (RATE, "fast")], "rate: "),
+            (vec![(SOURCE, "/a"), (WRITE_CACHE_RAM, "0")], "write-cache-ram: "),
+            (vec![(SOURCE, "/a"), (LOCATION, "b")], "location: "),
+            (vec![(SOURCE, "/a"), ("path", "/b")], "path: this type of storage has no such key"),
+        ] {
+            let error = parse(&pairs).unwrap_err().to_string();
+            assert!(error.contains(says), "{pairs:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Files of the layers that slots have over golden images. Every call may hang with the storage, so
+//! only workers use this module.
+//!
+//! `SLOT.IDENTITY.qcow2` has the writes of a slot that stay, over the image of this identity.
+//! `SLOT.overflow` has those writes that the memory of a slot had no room for.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use model::id::{Uuid, VbdId};
+
+use crate::sr::file_system::{os, space};
+use crate::sr::worker::MAX_VOLUMES;
+use crate::sr::{Space, SrError};
+
+/// Extension of a layer that outlives its machine.
+const PERSISTENT: &str = "qcow2";
+/// Extension of a layer that does not.
+const VOLATILE: &str = "overflow";
+
+/// Name of the file of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LayerName {
+    pub(super) slot: VbdId,
+    /// Identity of the image below, for a layer that outlives its machine.
+    pub(super) identity: Option<String>,
+}
+
+impl LayerName {
+    /// Parses a file name. `None` if it names no layer.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (slot, rest) = name.split_once('.')?;
+        let slot = VbdId(slot.parse::<Uuid>().ok()?);
+        let identity = match rest.rsplit_once('.') {
+            None if rest == VOLATILE => None,
+            Some((identity, PERSISTENT)) => Some(identity.to_owned()),
+            _ => return None,
+        };
+        Some(Self { slot, identity })
+    }
+
+    /// Returns the file name.
+    pub(super) fn file_name(&self) -> String {
+        match &self.identity {
+            Some(identity) => format!("{}.{identity}.{PERSISTENT}", self.slot),
+            None => format!("{}.{VOLATILE}", self.slot),
+        }
+    }
+}
+
+/// Opens the directory of layers, which is created if need be for its owner only, and returns the
+/// space of its file system.
+///
+/// # Errors
+/// It cannot be created or read.
+pub(crate) fn open_layers(place: &Path) -> Result<Space, SrError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
+    made.map_err(|error| os("create", place, error))?;
+    space(place)
+}
+
+/// Returns the file names of the layers.
+///
+/// # Errors
+/// The directory cannot be read, or has more than [`MAX_VOLUMES`].
+pub(crate) fn layers(place: &Path) -> Result<Vec<String>, SrError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            SrError::Vanished { path: place.into() }
+        }
+        _ => os("list", place, source),
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(place).map_err(failed)? {
+        let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
+        found.extend(LayerName::parse(&name).map(|_| name));
+    }
+    if found.len() > MAX_VOLUMES {
+        let why = format!("more than {MAX_VOLUMES} layers are in {}", place.display());
+        return Err(crate::sr::places::location(why));
+    }
+    Ok(found)
+}
+
+/// Removes the layers of a slot.
+///
+/// # Errors
+/// The directory cannot be read or changed.
+pub(crate) fn remove_layers(place: &Path, slot: Uuid, volatile_only: bool) -> Result<(), SrError> {
+    for name in layers(place)? {
+        let is_removed = LayerName::parse(&name).is_some_and(|layer| {
+            layer.slot == VbdId(slot) && (layer.identity.is_none() || !volatile_only)
+        });
+        if is_removed {
+            let path = place.join(&name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(os("remove", &path, error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn layers_are_found_and_removed_by_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("deep/golden");
+        assert!(open_layers(&place).unwrap().total > 0);
+        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o700);
+        open_layers(&place).unwrap();
+        let [one, other] = [1, 2].map(|byte| Uuid::from_random([byte; 16]));
+        let persistent = LayerName { slot: VbdId(one), identity: Some("1.2a".into()) }.file_name();
+        let volatile = LayerName { slot: VbdId(one), identity: None }.file_name();
+        let others = LayerName { slot: VbdId(other), identity: None }.file_name();
+        let foreign = ["0123456789abcdef.golden".into(), format!("{one}.raw"), "a.qcow2".into()];
+        for name in [&persistent, &volatile, &others].into_iter().chain(&foreign) {
+            fs::write(place.join(name), "").unwrap();
+        }
+        let found = || {
+            let mut found = layers(&place).unwrap();
+            found.sort();
+            found
+        };
+        let mut all = vec![persistent.clone(), volatile, others.clone()];
+        all.sort();
+        assert_eq!(found(), all);
+        remove_layers(&place, one, true).unwrap();
+        let mut left = vec![persistent, others.clone()];
+        left.sort();
+        assert_eq!(found(), left);
+        remove_layers(&place, one, false).unwrap();
+        remove_layers(&place, one, false).unwrap();
+        assert_eq!(found(), [others]);
+        assert!(foreign.iter().all(|name| place.join(name).exists()));
+        assert!(matches!(layers(&place.join("none")), Err(SrError::Vanished { .. })));
+    }
+
+    #[test]
+    fn a_name_is_that_of_a_layer_or_not() {
+        let slot = VbdId(Uuid::from_random([1; 16]));
+        for identity in [None, Some("0a".to_owned()), Some("a.b".to_owned())] {
+            let layer = LayerName { slot, identity };
+            assert_eq!(LayerName::parse(&layer.file_name()), Some(layer));
+        }
+        for name in ["", "x.overflow", &format!("{slot}"), &format!("{slot}.qcow2.tmp")] {
+            assert_eq!(LayerName::parse(name), None, "{name}");
+        }
+    }
+}
