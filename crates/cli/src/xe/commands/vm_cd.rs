@@ -16,7 +16,8 @@ use crate::xe::XeSession;
 const EMPTY: &str = "<EMPTY>";
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::own("cd-list", "Lists the CDs that machines can use.", list),
+    Command::own("cd-list", "Lists the CDs that machines can use.", list)
+        .optional(&["params", super::FIELD]),
     Command::own("vm-cd-list", "Lists the CD drives of machines and their CDs.", drives).of(&VM),
     Command::own(
         "vm-cd-add",
