@@ -2,7 +2,7 @@
 //!
 //! `path DISK DEPTH RECORD REQUESTS`: a driver and a device alternate on one reactor's thread, so
 //! that nothing depends on the speed of the host. DISK is one of [`disks::open`]; RECORD is `on` or
-//! `off`. The driver reads 4 KiB at a time. It lays its ring out once; afterwards it only moves its
+//! `off`. The driver reads 4 KiB at a time; it writes to an overlay, which is there for writes. It lays its ring out once; afterwards it only moves its
 //! index and reads the device's. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
@@ -50,7 +50,8 @@ impl Poller for Guest {
             return PollOutcome::Busy;
         }
         if self.left == 0 {
-            let requests = self.device.stats().requests.read;
+            let requests = self.device.stats().requests;
+            let requests = requests.read + requests.write;
             assert!(requests >= self.total, "{requests} of {}", self.total);
             // Exit here: a reactor that sleeps under valgrind 3.19 blocks all threads.
             std::process::exit(0);
@@ -69,12 +70,15 @@ impl Poller for Guest {
 }
 
 /// Fills the whole ring with requests at the first `depth` slots, repeatedly.
-fn lay_out(driver: &mut Driver, depth: u16) {
+fn lay_out(driver: &mut Driver, depth: u16, writes: bool) {
     assert!(depth > 0 && RING.is_multiple_of(depth) && 3 * depth <= RING, "depth {depth}");
     for slot in 0..depth {
         let header = BUFFERS + SLOT * u64::from(slot);
         driver.write(header + 8, &(8 * u64::from(slot)).to_le_bytes());
-        let pieces = [(header, 16, false), (header + 4096, BLOCK, true), (header + 16, 1, true)];
+        // VIRTIO_BLK_T_OUT is 1, VIRTIO_BLK_T_IN is 0.
+        driver.write(header, &u32::from(writes).to_le_bytes());
+        let data = (header + 4096, BLOCK, !writes);
+        let pieces = [(header, 16, false), data, (header + 16, 1, true)];
         driver.put_chain(3 * slot, &pieces);
     }
     (0..RING).for_each(|at| driver.offer(3 * (at % depth)));
@@ -100,7 +104,7 @@ pub(crate) fn run(args: &[String]) -> ! {
         &DeviceOptions { id, queues: 1, serial, poll: PollPolicy::default(), record },
     );
     let mut driver = Driver::new(RING, 4 << 20, true);
-    lay_out(&mut driver, depth);
+    lay_out(&mut driver, depth, name == "overlay");
     let start = QueueStart {
         index: 0,
         ring: driver.config,

@@ -76,6 +76,27 @@ fn known_blocks_of_an_image_ask_nothing_however_many_layers_it_has() {
     assert!(grown.is_empty(), "{grown:#?}");
 }
 
+/// Writes to an overlay between the two counts. Those before them fill the stocks.
+const MORE_ON_OVERLAY: u64 = IMAGE_LOAD - LONG;
+
+#[test]
+fn writes_to_an_overlay_make_no_system_call_and_allocate_nothing() {
+    let load = |requests| format!("overlay 32 off {requests}");
+    let calls = callgrind::extra_calls("load", &load(LONG), &load(IMAGE_LOAD)).unwrap();
+    let write = callgrind::find(&calls, "OverlayChannel::submit_write");
+    assert!(write.is_some_and(|(_, count)| count == MORE_ON_OVERLAY), "{write:?}");
+    let few = |most: u64, is_bad: &dyn Fn(&str) -> bool| {
+        let many: Vec<_> =
+            calls.iter().filter(|(name, more)| is_bad(name) && **more > most).collect();
+        assert!(many.is_empty(), "{many:#?}");
+    };
+    few(MORE_ON_OVERLAY / 1024, &|name| {
+        callgrind::allocates_or_locks(name) && !name.contains("::Mutex<") || name == "syscall"
+    });
+    // The pool's lock is for 64 new slots, or for 128 former ones.
+    few(MORE_ON_OVERLAY / 32, &callgrind::allocates_or_locks);
+}
+
 #[test]
 fn requests_on_a_null_disk_share_nothing() {
     is_steady("null", 32, "on");

@@ -325,6 +325,57 @@ pub fn run(disk: Arc<dyn Disk>) {
     assert_eq!(disk.stalled(), 0);
 }
 
+/// Runs the suite for a read-only disk that has `content`, of at least 4 MiB.
+///
+/// # Panics
+/// Panics if the disk breaks the contract.
+pub fn run_read_only(disk: Arc<dyn Disk>, content: &[u8]) {
+    let geometry = disk.geometry();
+    assert!(geometry.read_only && geometry.size == content.len() as u64);
+    disk.activate().expect("activates");
+    disk.activate().expect("twice is once");
+    let block = u64::from(geometry.block_size);
+    let clients = [Client::new(&disk), Client::new(&disk)];
+    // Overlapping ranges of all sizes at once, from both reactors, at every kind of misalignment.
+    let sent: Vec<_> = (0..200u64)
+        .map(|turn| {
+            let first = turn * 7919 % (geometry.size / block);
+            let len = (1 + turn * 31 % 300).min(geometry.size / block - first) * block;
+            let client = &clients[(turn % 2) as usize];
+            let skew = [0, 1, 16, 511][(turn % 4) as usize];
+            let offset = first * block;
+            (offset, len, client.send(RequestKind::Read, offset, len, Vec::new(), skew))
+        })
+        .collect();
+    for (offset, len, one) in sent {
+        let (outcome, data) = one.wait();
+        assert_eq!(outcome, Ok(()));
+        assert!(data == content[offset as usize..(offset + len) as usize], "{len} at {offset}");
+    }
+    for kind in [
+        RequestKind::Write { durable: false },
+        RequestKind::WriteZeroes { unmap: true, durable: false },
+        RequestKind::Discard,
+    ] {
+        let data =
+            if matches!(kind, RequestKind::Write { .. }) { pattern(1, block) } else { vec![] };
+        assert_eq!(clients[0].run(kind, 0, block, data).0, Err(IoError::ReadOnly), "{kind:?}");
+    }
+    assert_eq!(clients[1].run(RequestKind::Flush, 0, 0, Vec::new()).0, Ok(()));
+    for (offset, len) in [(geometry.size, block), (geometry.size - block, 2 * block)] {
+        assert_eq!(
+            clients[0].run(RequestKind::Read, offset, len, Vec::new()).0,
+            Err(IoError::Range)
+        );
+    }
+    let all = disk.extents(0, geometry.size, usize::MAX).expect("inside of the disk");
+    assert_eq!(all.iter().map(|extent| extent.len).sum::<u64>(), geometry.size);
+    assert_eq!(disk.extents(geometry.size, 1, 1), Err(IoError::Range));
+    assert!(clients[1].read(0, geometry.size) == content);
+    drop(clients);
+    disk.deactivate().expect("deactivates");
+}
+
 fn both_see_what_one_wrote(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     let block = u64::from(disk.geometry().block_size);
     let last = disk.geometry().size - block;

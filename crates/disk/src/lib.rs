@@ -118,6 +118,7 @@ pub use ram::MemoryDisk;
 pub use replaceable::Replaceable;
 pub use request::{
     CacheState, Completion, Extent, Geometry, LayerCounts, Request, RequestKind, SubmitOutcome,
+    WarmPhase, WarmState,
 };
 pub use room_waits::RoomWaits;
 pub use small_blocks::SmallBlocks;

@@ -9,7 +9,8 @@ pub struct OverlayCounts {
     pub ram_used_bytes: u64,
     /// True if there is an overflow file.
     pub has_overflow: bool,
-    /// Most bytes that the overflow file may have. `None`: as many as its storage has room for.
+    /// Most bytes that the overflow file can have, with the room that its storage had at the last
+    /// look. `None` without an overflow file, or before the first look.
     pub overflow_limit_bytes: Option<u64>,
     /// Bytes of written blocks in the overflow file.
     pub overflow_used_bytes: u64,
@@ -18,6 +19,17 @@ pub struct OverlayCounts {
     /// Bytes of blocks that were written for the first time, since the disk was opened: they took
     /// space. Blocks that were given back count negative.
     pub grown_bytes: i64,
+    /// Bytes by which it grew in each of the last seconds: in ten of them, or since the last question.
+    /// `None` in the first ten seconds.
+    pub bytes_per_second: Option<u64>,
+    /// Reads that memory alone has answered, since the disk was opened.
+    pub memory_reads: u64,
+    /// Reads of the overflow file. A request may need several.
+    pub overflow_reads: u64,
+    /// Reads of the base.
+    pub base_reads: u64,
+    /// Bytes of the writes that wait for memory now.
+    pub waiting_bytes: u64,
     /// Writes that waited for memory, since the disk was opened.
     pub waits: u64,
     /// Writes to the overflow file that failed, since the disk was opened. Nothing is lost: the blocks

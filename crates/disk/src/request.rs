@@ -1,5 +1,7 @@
 //! Requests and their completions.
 
+use std::path::PathBuf;
+
 use memory::Buffers;
 
 use crate::IoError;
@@ -93,6 +95,14 @@ impl LayerCounts {
 pub struct CacheState {
     /// Identity of the image.
     pub identity: String,
+    /// Size of the image in bytes.
+    pub size: u64,
+    /// Path of the cache file.
+    pub file: PathBuf,
+    /// Blocks in the cache file.
+    pub stored: u64,
+    /// Reason why new blocks are not in the cache file, if they are not.
+    pub file_problem: Option<String>,
     /// Blocks that requests found in memory.
     pub hits: u64,
     /// Blocks that requests had to wait for.
@@ -107,6 +117,32 @@ pub struct CacheState {
     pub evicted: u64,
     /// Reason why requests wait for the source, if they do.
     pub problem: Option<String>,
+    /// Fetching of the whole image. `None` if no operator asked for it.
+    pub warm: Option<WarmState>,
+}
+
+/// Fetching of a whole golden image into its cache file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WarmState {
+    /// Most bytes a second. `None` without a limit.
+    pub rate: Option<u64>,
+    /// Whether it goes on, and how it ended.
+    pub phase: WarmPhase,
+    /// Reason of a failure.
+    pub problem: Option<String>,
+}
+
+/// Phase of the fetching of a whole golden image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WarmPhase {
+    /// Blocks are being fetched, or wait for the source.
+    Running,
+    /// All blocks are in the cache file.
+    Done,
+    /// An operator has ended it.
+    Canceled,
+    /// It cannot go on.
+    Failed,
 }
 
 /// Kind of a request.

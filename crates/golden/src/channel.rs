@@ -8,15 +8,16 @@ use reactor::{Context, Slab};
 use rustix::io::Errno;
 
 use crate::BLOCK_BYTES;
-use crate::image::{CachedImage, Waiter};
+use crate::disk::ImageGuard;
 use crate::mailbox::{Block, Mailbox};
+use crate::state::Waiter;
 
 /// Outcome of a request whose channel was abandoned.
 const CANCELED: IoError = IoError::Storage(Errno::CANCELED);
 
 /// Channel of a golden image.
 pub(crate) struct GoldenChannel {
-    image: Arc<CachedImage>,
+    image: Arc<ImageGuard>,
     mailbox: Arc<Mailbox>,
     parents: Slab<Parent>,
     pieces: Slab<Piece>,
@@ -44,7 +45,7 @@ struct Piece {
 }
 
 impl GoldenChannel {
-    pub(crate) fn new(image: Arc<CachedImage>, context: &Context<'_>) -> Self {
+    pub(crate) fn new(image: Arc<ImageGuard>, context: &Context<'_>) -> Self {
         let (parents, pieces, ended, outcomes) = Default::default();
         Self {
             image,

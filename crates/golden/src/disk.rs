@@ -1,10 +1,12 @@
 //! Disk of a golden image.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ::disk::{CacheState, Channel, Disk, DiskError, Extent, Geometry, IoError};
 use reactor::Context;
 
+use crate::boot_set::{self, Recorder};
 use crate::channel::GoldenChannel;
 use crate::image::CachedImage;
 
@@ -12,11 +14,57 @@ use crate::image::CachedImage;
 /// process on the same image.
 #[derive(Debug)]
 pub struct GoldenDisk {
-    pub(crate) image: Arc<CachedImage>,
-    pub(crate) block_size: u32,
+    image: Arc<ImageGuard>,
+    block_size: u32,
+}
+
+/// Use of an image by a disk and its channels.
+#[derive(Debug)]
+pub(crate) struct ImageGuard(Arc<CachedImage>);
+
+impl ImageGuard {
+    /// Begins a use. The first one of an image reads the boot set, or records it.
+    fn new(image: Arc<CachedImage>) -> Self {
+        let is_first = image.state().users == 0;
+        let set =
+            is_first.then(|| boot_set::read(&image.boot_path, &image.identity, image.blocks()));
+        let mut state = image.state();
+        state.users += 1;
+        match set {
+            Some(Some(blocks)) => state.background.add_boot_set(blocks),
+            Some(None) if state.recorder.is_none() => state.recorder = Some(Recorder::default()),
+            _ => {}
+        }
+        drop(state);
+        Self(image)
+    }
+}
+
+impl Deref for ImageGuard {
+    type Target = Arc<CachedImage>;
+
+    fn deref(&self) -> &Arc<CachedImage> {
+        &self.0
+    }
+}
+
+impl Drop for ImageGuard {
+    fn drop(&mut self) {
+        let mut state = self.state();
+        state.users -= 1;
+        if state.users == 0 {
+            state.background.clear();
+        }
+        drop(state);
+        self.bell.notify_all();
+    }
 }
 
 impl GoldenDisk {
+    pub(crate) fn new(image: Arc<CachedImage>, block_size: u32) -> Self {
+        Self { image: Arc::new(ImageGuard::new(image)), block_size }
+    }
+
     /// Returns the identity of the image.
     pub fn identity(&self) -> &str {
         &self.image.identity

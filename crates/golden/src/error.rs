@@ -44,6 +44,34 @@ pub enum GoldenError {
         /// Cause.
         source: std::io::Error,
     },
+    /// The kernel refuses a thread.
+    #[error("no thread for the golden image {origin} can start: {source}; end other processes")]
+    Thread {
+        /// Address of the source.
+        origin: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The cache file cannot be used, so blocks are in memory only.
+    #[error("the cache file {} is not used: {problem}", path.display())]
+    CacheFile {
+        /// The file.
+        path: PathBuf,
+        /// Problem, with its remedy.
+        problem: String,
+    },
+    /// No disk of the process uses the image.
+    #[error("no disk here uses a golden image {identity}; attach a disk on it first")]
+    Unknown {
+        /// Identity of the image.
+        identity: String,
+    },
+    /// No machine has read from the image yet.
+    #[error("the golden image {identity} has no boot set yet; boot a machine from it first")]
+    NoBootSet {
+        /// Identity of the image.
+        identity: String,
+    },
 }
 
 /// Reason why a source does not give a block.
@@ -58,4 +86,30 @@ pub enum SourceError {
     /// The source answers and cannot read. The request fails after some attempts.
     #[error("{0}")]
     Failed(String),
+}
+
+/// Longest text of a problem in bytes: some of it comes from a server.
+const TEXT_MAX: usize = 512;
+
+impl SourceError {
+    /// Returns the error with at most [`TEXT_MAX`] bytes of text, and a space for each control
+    /// character.
+    pub(crate) fn bounded(mut self) -> Self {
+        let (Self::Unreachable(text) | Self::Changed(text) | Self::Failed(text)) = &mut self;
+        *text = text.replace(char::is_control, " ");
+        text.truncate(text.floor_char_boundary(TEXT_MAX));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_of_a_server_is_cut() {
+        let long = SourceError::Changed(format!("\u{1b}[2J{}", "ä".repeat(1000))).bounded();
+        let text = long.to_string();
+        assert!(text.len() <= TEXT_MAX && text.starts_with(" [2Jä"), "{text}");
+    }
 }

@@ -38,22 +38,28 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod background;
 mod boot_set;
 mod cache_file;
 mod channel;
 mod checksum;
 mod disk;
 mod error;
+mod files;
 mod image;
+mod link;
 mod loader;
 mod mailbox;
 mod open;
+mod registry;
 mod s3fifo;
 mod source;
+mod state;
 
 pub use self::disk::GoldenDisk;
 pub use self::error::{GoldenError, SourceError};
 pub use self::open::open;
+pub use self::registry::{cancel_warm, export_boot_set, import_boot_set, warm};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 64 << 10;

@@ -1,22 +1,69 @@
-//! Threads that load blocks. They end after some seconds of silence.
+//! Threads that load blocks. One of each lane stays while a disk uses the image, so that no request can
+//! wait without a thread. The others end after some seconds of silence.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::SourceError;
-use crate::boot_set;
-use crate::image::{CachedImage, Lane, State, count};
-use crate::source::{Connection, connect};
+use ::disk::{IoError, WarmPhase};
+use model::spec::BootSet;
+use rustix::io::Errno;
+
+use crate::background::{FLIGHTS_MAX, Next, Purpose};
+use crate::image::{CachedImage, count};
+use crate::link::Link;
+use crate::state::{Lane, State};
+use crate::{SourceError, boot_set};
 
 /// Threads of an image: for the cache file, and for the source.
-const THREADS: [usize; 2] = [4, 8];
+const THREADS: [usize; 2] = [4, 2 * FLIGHTS_MAX];
 /// Silence after which a thread ends.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Attempts of a block that the source answers with an error.
 const ATTEMPTS: u32 = 3;
-/// First and longest pause before a source that is gone is tried again.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Work of a thread.
+enum Work {
+    Load(u32, Purpose),
+    /// Nothing came for a while.
+    Silence,
+    End,
+}
+
+/// Starts a thread for each lane that has none.
+///
+/// # Errors
+/// The kernel refuses a thread.
+pub(crate) fn start(image: &Arc<CachedImage>) -> std::io::Result<()> {
+    for lane in [Lane::CacheFile, Lane::Source] {
+        start_thread(image, lane, 1)?;
+    }
+    Ok(())
+}
+
+/// Starts the threads that fetch ahead. Fewer fetch ahead, too.
+pub(crate) fn start_background(image: &Arc<CachedImage>) {
+    image.bell.notify_all();
+    while matches!(start_thread(image, Lane::Source, FLIGHTS_MAX), Ok(true)) {}
+}
+
+/// Starts a thread of a lane that has less than `most`. Returns whether it did.
+fn start_thread(image: &Arc<CachedImage>, lane: Lane, most: usize) -> std::io::Result<bool> {
+    let at = lane as usize;
+    let mut state = image.state();
+    if state.threads[at] >= most {
+        return Ok(false);
+    }
+    state.threads[at] += 1;
+    drop(state);
+    let its_image = Arc::clone(image);
+    let thread = std::thread::Builder::new().name("golden-loader".into());
+    let started = thread.spawn(move || run(&its_image, lane));
+    if started.is_err() {
+        image.state().threads[at] -= 1;
+    }
+    started.map(|_| true)
+}
 
 /// Queues a block and starts a thread if that helps.
 pub(crate) fn enqueue(
@@ -25,99 +72,112 @@ pub(crate) fn enqueue(
     lane: Lane,
     block: u32,
 ) {
-    let at = lane as usize;
-    let (Some(queue), Some(most)) = (state.queues.get_mut(at), THREADS.get(at)) else { return };
-    queue.push_back(block);
-    let waiting = queue.len();
-    let Some(threads) = state.threads.get_mut(at) else { return };
-    let starts = *threads < *most && waiting > 0;
-    if starts {
-        *threads += 1;
-    }
+    state.queues[lane as usize].push_back(block);
     drop(state);
     image.bell.notify_all();
-    if !starts {
-        return;
-    }
-    let its_image = Arc::clone(image);
-    let thread = std::thread::Builder::new().name("golden-loader".into());
-    if let Err(error) = thread.spawn(move || run(&its_image, lane)) {
-        tracing::error!("a thread of a golden image cannot start: {error}; its requests wait");
-        if let Some(threads) = image.state().threads.get_mut(at) {
-            *threads -= 1;
-        }
+    let Err(error) = start_thread(image, lane, THREADS[lane as usize]) else { return };
+    let mut state = image.state();
+    if state.threads[lane as usize] == 0 {
+        tracing::error!("no thread of the golden image {} can start: {error}", image.source);
+        let blocks = std::mem::take(&mut state.queues[lane as usize]);
+        drop(state);
+        blocks.into_iter().for_each(|block| image.fail(block, IoError::Storage(Errno::AGAIN)));
     }
 }
 
 fn run(image: &Arc<CachedImage>, lane: Lane) {
-    let mut connection = None;
-    while let Some(block) = next(image, lane) {
-        match lane {
-            Lane::CacheFile => load(image, block),
-            Lane::Source => fetch(image, block, &mut connection),
+    let mut link = Link::default();
+    let mut is_silent = false;
+    loop {
+        match next(image, lane, is_silent) {
+            Work::Load(block, purpose) => {
+                is_silent = false;
+                match lane {
+                    Lane::CacheFile => load(image, block),
+                    Lane::Source => fetch(image, block, purpose, &mut link),
+                }
+                store_boot_set(image, false);
+            }
+            Work::Silence => {
+                is_silent = true;
+                // A server may close a silent connection.
+                link = Link::default();
+                store_boot_set(image, true);
+            }
+            Work::End => return store_boot_set(image, true),
         }
-        store_boot_set(image, false);
     }
-    store_boot_set(image, true);
 }
 
 /// Stores the boot set, if enough is new.
 fn store_boot_set(image: &CachedImage, is_silent: bool) {
-    let mut state = image.state();
-    let new = state.recorder.as_mut().and_then(|recorder| recorder.take_new(is_silent));
-    drop(state);
+    let new = image.state().recorder.as_mut().and_then(|recorder| recorder.take_new(is_silent));
     let Some(blocks) = new else { return };
-    if let Err(error) = boot_set::write(&image.boot_path, &image.identity, blocks) {
+    let stored = boot_set::write(&image.boot_path, &BootSet::new(&image.identity, blocks));
+    let mut state = image.state();
+    let is_news = state.recorder.as_mut().is_some_and(|it| it.note_outcome(stored.is_ok()));
+    if let (Err(error), true) = (stored, is_news) {
         tracing::warn!("cannot store the boot set of {}: {error}", image.source);
     }
 }
 
-/// Starts threads that fetch ahead.
-pub(crate) fn start_ahead(image: &Arc<CachedImage>) {
-    let mut state = image.state();
-    let is_stored = |block| image.file.as_ref().is_some_and(|file| file.may_have(block));
-    let first: Vec<u32> = (0..THREADS[1] / 2).map_while(|_| state.begin_ahead(is_stored)).collect();
-    drop(state);
-    first.into_iter().for_each(|block| enqueue(image, image.state(), Lane::Source, block));
-}
-
-/// Waits for a block to load. `None` after some silence.
-fn next(image: &CachedImage, lane: Lane) -> Option<u32> {
+/// Waits for work. After a silence that the thread knows of, it waits without end.
+fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
     let at = lane as usize;
     let silent_at = Instant::now() + SILENCE;
     let mut state = image.state();
     loop {
         let now = Instant::now();
-        if lane == Lane::Source && state.retry_at.is_some_and(|retry_at| retry_at <= now) {
-            state.retry_at = None;
-            let parked = std::mem::take(&mut state.parked);
-            let wanted: Vec<u32> =
-                parked.into_iter().filter(|block| state.is_wanted(*block)).collect();
-            if wanted.is_empty() {
-                state.problem = None;
-            }
-            state.queues[1].extend(wanted);
+        let mut until =
+            (!was_silent || state.users == 0 || state.threads[at] > 1).then_some(silent_at);
+        if lane == Lane::Source && state.retry(now) {
             image.bell.notify_all();
         }
-        if let Some(block) = state.queues.get_mut(at)?.pop_front() {
-            return Some(block);
+        if let Some(block) = state.queues[at].pop_front() {
+            return Work::Load(block, Purpose::Request);
         }
-        // A source that is gone is for requests first.
-        if lane == Lane::Source && state.retry_at.is_none() {
-            let is_stored = |block| image.file.as_ref().is_some_and(|file| file.may_have(block));
-            if let Some(block) = state.begin_ahead(is_stored) {
-                return Some(block);
+        if lane == Lane::Source {
+            // A source that is gone is for requests first.
+            match state.retry_at.map_or_else(|| next_ahead(image, &mut state), Next::At) {
+                Next::Block(block, purpose) => return Work::Load(block, purpose),
+                Next::At(at) => until = Some(at),
+                Next::Nothing => {}
             }
         }
-        let retry_at = state.retry_at.filter(|_| lane == Lane::Source);
-        let until = retry_at.unwrap_or(silent_at);
-        if until <= now {
-            *state.threads.get_mut(at)? -= 1;
-            return None;
-        }
-        let waited = image.bell.wait_timeout(state, until - now);
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waited = match until {
+            Some(until) if until <= now => {
+                // The last thread stays while a disk uses the image.
+                if state.threads[at] == 1 && state.users > 0 {
+                    return Work::Silence;
+                }
+                state.threads[at] -= 1;
+                return Work::End;
+            }
+            Some(until) => image
+                .bell
+                .wait_timeout(state, until - now)
+                .map(|waited| waited.0)
+                .map_err(|error| error.into_inner().0),
+            None => image.bell.wait(state).map_err(PoisonError::into_inner),
+        };
+        state = waited.unwrap_or_else(|state| state);
     }
+}
+
+/// Begins the flight of the next block to fetch ahead.
+fn next_ahead(image: &CachedImage, state: &mut State) -> Next {
+    if state.users == 0 {
+        return Next::Nothing;
+    }
+    let is_stored = |block| image.file.as_ref().is_some_and(|file| file.may_have(block));
+    let State { background, ram, flights, .. } = state;
+    let (in_memory, flying) =
+        (|block| ram.contains_key(&block), |block| flights.contains_key(&block));
+    let next = background.next(image.blocks(), in_memory, flying, is_stored);
+    if let Next::Block(block, _) = next {
+        flights.insert(block, Vec::new());
+    }
+    next
 }
 
 /// Loads a block from the cache file. If that does not have it whole, the source has.
@@ -131,96 +191,95 @@ fn load(image: &Arc<CachedImage>, block: u32) {
     }
 }
 
-fn fetch(image: &Arc<CachedImage>, block: u32, connection: &mut Option<Box<dyn Connection>>) {
+/// Fetches a block from the source.
+fn fetch(image: &Arc<CachedImage>, block: u32, purpose: Purpose, link: &mut Link) {
+    let mut data = vec![0; image.bytes_of(block)];
+    // Another process may have stored it since. A block that is known was tried before.
+    let news = image.file.as_ref().filter(|file| !file.may_have(block));
+    if news.is_some_and(|file| file.read(block, &mut data)) {
+        count(&image.counters.loaded);
+        return end(image, block, purpose, data);
+    }
     {
         let mut state = image.state();
         if state.retry_at.is_some() {
             // The source is gone. One attempt at its time is enough.
-            state.parked.push(block);
-            state.wake_waiters(block);
-            return;
+            return state.park(block, purpose);
         }
     }
-    wait_rate(image, image.bytes_of(block));
-    let mut data = vec![0; image.bytes_of(block)];
+    wait_rate(image, data.len());
     let offset = u64::from(block) * crate::BLOCK_BYTES;
     let mut attempt = 1;
     let error = loop {
-        match read(image, connection, offset, &mut data) {
+        match link.read(image, offset, &mut data) {
             Ok(()) => {
                 store(image, block, &data);
                 count(&image.counters.fetched);
                 let bytes = data.len() as u64;
                 image.counters.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
-                {
-                    let mut state = image.state();
-                    (state.problem, state.pauses) = (None, 0);
-                }
-                return image.publish(block, &Arc::new(data));
+                image.state().resume();
+                return end(image, block, purpose, data);
             }
             Err(SourceError::Failed(_)) if attempt < ATTEMPTS => attempt += 1,
             Err(error) => break error,
         }
+        // A source that cannot even be connected to has no trouble with this block alone.
+        *link = Link::default();
     };
-    *connection = None;
+    *link = Link::default();
     if let SourceError::Failed(problem) = &error {
         tracing::warn!("block {block} of the golden image {}: {problem}", image.source);
-        return image.fail(block);
-    }
-    park(image, block, &error);
-}
-
-fn read(
-    image: &CachedImage,
-    connection: &mut Option<Box<dyn Connection>>,
-    offset: u64,
-    data: &mut [u8],
-) -> Result<(), SourceError> {
-    let connection = match connection {
-        Some(connection) => connection,
-        None => {
-            // A source without the image is like one that cannot be reached.
-            let made = connect(&image.source)
-                .map_err(|error| SourceError::Unreachable(error.to_string()))?;
-            if made.version().identity(&image.source) != image.identity {
-                return Err(crate::source::changed("it has another image now"));
-            }
-            connection.insert(made)
+        let mut state = image.state();
+        if purpose == Purpose::Warm {
+            let problem = Some(format!("block {block}: {problem}"));
+            state.background.end_warm(WarmPhase::Failed, problem);
         }
-    };
-    connection.read_at(offset, data)
-}
-
-/// Lets a block wait until the source is back.
-fn park(image: &CachedImage, block: u32, error: &SourceError) {
+        state.background.end(block, purpose, true);
+        drop(state);
+        return image.fail(block, IoError::Storage(Errno::IO));
+    }
     let mut state = image.state();
     if state.problem.is_none() {
         tracing::warn!("the golden image {}: {error}; requests wait", image.source);
     }
-    state.problem = Some(error.to_string());
-    let pause = PAUSES.0.saturating_mul(1 << state.pauses.min(10)).min(PAUSES.1);
-    state.pauses += 1;
-    state.retry_at = Some(Instant::now() + pause);
-    state.parked.push(block);
-    state.wake_waiters(block);
+    state.pause(error.to_string());
+    state.park(block, purpose);
 }
 
-/// Writes a block to the cache file. A file that has no room stays as it is.
-fn store(image: &CachedImage, block: u32, data: &[u8]) {
-    let Some(file) = &image.file else { return };
-    let is_new = !file.may_have(block);
-    if is_new && image.state().stored >= image.file_blocks {
+/// Ends the flight of a block that is there.
+fn end(image: &CachedImage, block: u32, purpose: Purpose, data: Vec<u8>) {
+    let is_stored = image.file.as_ref().is_some_and(|file| file.may_have(block));
+    let mut state = image.state();
+    if purpose == Purpose::Warm && !is_stored {
+        let full = "the cache file has as many blocks as `cache_size` allows";
+        let problem = state.file_problem.clone().unwrap_or_else(|| full.into());
+        state.background.end_warm(WarmPhase::Failed, Some(problem));
+    }
+    state.background.end(block, purpose, true);
+    // Nothing is driven out of memory for a block that no request wants.
+    if purpose == Purpose::Warm && is_stored && state.flights.get(&block).is_some_and(Vec::is_empty)
+    {
+        state.flights.remove(&block);
         return;
     }
-    match file.write(block, data) {
-        Ok(()) => image.state().stored += u64::from(is_new),
-        Err(error) => {
-            tracing::warn!(
-                "the cache file of {}: {error}; its blocks stay in memory",
-                image.source
-            );
-        }
+    drop(state);
+    image.publish(block, &Arc::new(data));
+}
+
+/// Writes a block to the cache file. The log tells the first failure of several.
+fn store(image: &CachedImage, block: u32, data: &[u8]) {
+    let Some(file) = &image.file else { return };
+    let problem = file.write(block, data).err().map(|error| error.to_string());
+    let mut state = image.state();
+    match (&state.file_problem, &problem) {
+        (None, Some(problem)) => tracing::warn!(
+            "the cache file of {}: {problem}; new blocks stay in memory only",
+            image.source
+        ),
+        (Some(_), None) => tracing::info!("the cache file of {} takes blocks again", image.source),
+        _ => {}
     }
+    state.file_problem = problem;
 }
 
 /// Waits until the rate of the source allows a number of bytes.

@@ -1,27 +1,23 @@
 //! Opening of images: all disks of the process on one image share it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 
-use model::spec::{GoldenImage, MAX_GOLDEN_BYTES};
+use model::spec::{DIGEST_PREFIX, GoldenImage, MAX_GOLDEN_BYTES};
 use serde::{Deserialize, Serialize};
 
-use crate::boot_set;
 use crate::cache_file::{CacheFile, blocks_of, known_size};
 use crate::checksum::hash;
-use crate::image::{CachedImage, Counters, State};
-use crate::loader;
+use crate::image::{CachedImage, Counters};
 use crate::source::connect;
-use crate::{BLOCK_BYTES, GoldenDisk, GoldenError};
+use crate::state::State;
+use crate::{BLOCK_BYTES, GoldenDisk, GoldenError, files, loader, registry};
 
-/// Images of this process, by cache directory, source and identity.
-static IMAGES: Mutex<BTreeMap<Key, Weak<CachedImage>>> = Mutex::new(BTreeMap::new());
 /// Memory of an image by default, at most, and its share of the host's.
 const RAM_MAX: u64 = 1 << 30;
 const RAM_SHARE: u64 = 16;
-
-type Key = (PathBuf, String, String);
+/// Longest note in bytes.
+const NOTE_MAX: u64 = 64 << 10;
 
 /// Note in the cache directory about the image that a source had last.
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,9 +31,10 @@ struct SourceNote {
 ///
 /// # Errors
 /// The source cannot be used and the cache does not know the image; the source has another image than
-/// the spec wants and the cache has nothing of it; the size cannot be served; or there is no memory.
+/// the spec wants and the cache has nothing of it; the size cannot be served; the cache directory cannot
+/// be made; or the kernel refuses a thread.
 pub fn open(spec: &GoldenImage, block_size: u32) -> Result<GoldenDisk, GoldenError> {
-    let make = std::fs::create_dir_all(&spec.cache);
+    let make = files::create_directory(&spec.cache);
     let path = spec.cache.clone();
     make.map_err(|source| GoldenError::Directory { path, source })?;
     let (identity, size) = find(spec)?;
@@ -53,42 +50,47 @@ pub fn open(spec: &GoldenImage, block_size: u32) -> Result<GoldenDisk, GoldenErr
         return refuse(format!(", and {wanted} are wanted; give the size that it has"));
     }
     let key = (spec.cache.clone(), spec.source.to_string(), identity.clone());
-    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut images = registry::lock();
+    let image = images.get(&key).and_then(Weak::upgrade);
+    let image = image.unwrap_or_else(|| Arc::new(cached(spec, identity, size)));
     images.retain(|_, image| image.strong_count() > 0);
-    if let Some(image) = images.get(&key).and_then(Weak::upgrade) {
-        return Ok(GoldenDisk { image, block_size });
-    }
-    let image = Arc::new(cached(spec, identity, size));
-    match boot_set::read(&image.boot_path, &image.identity, blocks_of(size)) {
-        Some(blocks) => image.state().ahead.extend(blocks),
-        None => image.state().recorder = Some(boot_set::Recorder::default()),
-    }
-    loader::start_ahead(&image);
     images.insert(key, Arc::downgrade(&image));
-    Ok(GoldenDisk { image, block_size })
+    let disk = GoldenDisk::new(Arc::clone(&image), block_size);
+    drop(images);
+    let origin = || spec.source.to_string();
+    loader::start(&image).map_err(|source| GoldenError::Thread { origin: origin(), source })?;
+    loader::start_background(&image);
+    Ok(disk)
 }
 
 fn cached(spec: &GoldenImage, identity: String, size: u64) -> CachedImage {
     let path = cache_path(&spec.cache, &identity);
-    let file = CacheFile::open(&path, &identity, hash(3, identity.as_bytes()), size);
-    let file = file.map_err(|error| {
-        let path = path.display();
-        tracing::warn!("the cache file {path} is not used: {error}; blocks stay in memory only");
-    });
-    let file = file.ok();
-    let stored = file.as_ref().map_or(0, CacheFile::stored);
+    let limit = spec.cache_size.map_or(u64::MAX, |bytes| bytes / BLOCK_BYTES);
+    let file = CacheFile::open(&path, &identity, size, limit);
+    let (file, file_problem) = match file {
+        Ok(file) => (Some(file), None),
+        Err(error) => {
+            let shown = path.display();
+            tracing::warn!(
+                "the cache file {shown} is not used: {error}; blocks stay in memory only"
+            );
+            (None, Some(error.to_string()))
+        }
+    };
     let ram = spec.ram.unwrap_or_else(default_ram);
     let ram_blocks = usize::try_from(ram / BLOCK_BYTES).unwrap_or(usize::MAX);
+    let mut state = State::new(ram_blocks.min(blocks_of(size) as usize));
+    state.file_problem = file_problem;
     CachedImage {
         source: spec.source.clone(),
         identity,
         size,
         rate: spec.rate,
         boot_path: path.with_extension("boot"),
-        file_blocks: spec.cache_size.map_or(u64::MAX, |bytes| bytes / BLOCK_BYTES),
+        file_path: path,
         file,
         counters: Counters::default(),
-        state: Mutex::new(State::new(ram_blocks.min(blocks_of(size) as usize), stored)),
+        state: Mutex::new(state),
         bell: Condvar::new(),
     }
 }
@@ -99,7 +101,8 @@ fn default_ram() -> u64 {
     (all / RAM_SHARE).clamp(model::spec::MIN_GOLDEN_RAM_BYTES, RAM_MAX)
 }
 
-fn cache_path(folder: &Path, identity: &str) -> PathBuf {
+/// Returns the path of the cache file of an image.
+pub(crate) fn cache_path(folder: &Path, identity: &str) -> PathBuf {
     folder.join(format!("{:016x}.golden", hash(4, identity.as_bytes())))
 }
 
@@ -115,18 +118,20 @@ fn find(spec: &GoldenImage) -> Result<(String, u64), GoldenError> {
         Ok(connection) => connection.version().clone(),
         Err(problem) => {
             return from_note(spec, &note_path, &origin)
-                .ok_or(GoldenError::Source { origin, problem });
+                .ok_or_else(|| GoldenError::Source { origin, problem: problem.bounded() });
         }
     };
-    let found = version.identity(&spec.source);
+    let found = match spec.identity.as_ref().filter(|it| it.starts_with(DIGEST_PREFIX)) {
+        // The source cannot tell its digest: the spec vouches for it.
+        Some(digest) => digest.clone(),
+        None => version.identity(&spec.source),
+    };
     if let Some(wanted) = spec.identity.as_ref().filter(|wanted| **wanted != found) {
         return Err(GoldenError::OtherImage { origin, found, wanted: wanted.clone() });
     }
     let note = SourceNote { source: origin, identity: found.clone(), size: version.size };
     let written = serde_json::to_vec(&note).map_err(std::io::Error::other);
-    let new = note_path.with_extension(format!("source.{}", std::process::id()));
-    let written = written.and_then(|text| std::fs::write(&new, text));
-    if let Err(error) = written.and_then(|()| std::fs::rename(&new, &note_path)) {
+    if let Err(error) = written.and_then(|text| files::replace(&note_path, &text)) {
         tracing::warn!("no note about a golden image: {error}; it needs its source at each start");
     }
     Ok((found, version.size))
@@ -134,7 +139,7 @@ fn find(spec: &GoldenImage) -> Result<(String, u64), GoldenError> {
 
 /// Returns the image that an unreachable source had last.
 fn from_note(spec: &GoldenImage, path: &Path, origin: &str) -> Option<(String, u64)> {
-    let note: SourceNote = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let note: SourceNote = serde_json::from_slice(&files::read(path, NOTE_MAX).ok()?).ok()?;
     let is_it =
         note.source == origin && spec.identity.as_ref().is_none_or(|it| *it == note.identity);
     let size = known_size(&cache_path(&spec.cache, &note.identity), &note.identity)?;

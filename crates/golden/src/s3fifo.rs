@@ -17,7 +17,10 @@ pub(crate) struct S3Fifo {
     capacity: usize,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
-    ghosts: VecDeque<u32>,
+    /// Blocks that went, each with the time of its going: a block may come back and go again.
+    ghosts: VecDeque<(u32, u64)>,
+    /// Number of blocks that went to the ghosts.
+    time: u64,
     entries: BTreeMap<u32, Entry>,
 }
 
@@ -25,7 +28,7 @@ pub(crate) struct S3Fifo {
 enum Entry {
     Small { uses: u8 },
     Main { uses: u8 },
-    Ghost,
+    Ghost { time: u64 },
 }
 
 impl S3Fifo {
@@ -36,6 +39,7 @@ impl S3Fifo {
             small: VecDeque::new(),
             main: VecDeque::new(),
             ghosts: VecDeque::new(),
+            time: 0,
             entries: BTreeMap::new(),
         }
     }
@@ -61,7 +65,7 @@ impl S3Fifo {
     pub(crate) fn insert(&mut self, block: u32) {
         match self.entries.get(&block) {
             Some(Entry::Small { .. } | Entry::Main { .. }) => {}
-            Some(Entry::Ghost) => self.insert_main(block),
+            Some(Entry::Ghost { .. }) => self.insert_main(block),
             None => {
                 self.entries.insert(block, Entry::Small { uses: 0 });
                 self.small.push_back(block);
@@ -95,8 +99,9 @@ impl S3Fifo {
         let block = self.small.pop_front()?;
         match self.entries.get(&block) {
             Some(Entry::Small { uses: 0 }) => {
-                self.entries.insert(block, Entry::Ghost);
-                self.ghosts.push_back(block);
+                self.time += 1;
+                self.entries.insert(block, Entry::Ghost { time: self.time });
+                self.ghosts.push_back((block, self.time));
                 self.forget_ghosts();
                 Some(block)
             }
@@ -127,10 +132,10 @@ impl S3Fifo {
 
     fn forget_ghosts(&mut self) {
         while self.ghosts.len() > self.capacity {
-            let Some(ghost) = self.ghosts.pop_front() else { return };
-            // It may have come back since.
-            if self.entries.get(&ghost) == Some(&Entry::Ghost) {
-                self.entries.remove(&ghost);
+            let Some((block, time)) = self.ghosts.pop_front() else { return };
+            // It may have come back since, and gone again.
+            if self.entries.get(&block) == Some(&Entry::Ghost { time }) {
+                self.entries.remove(&block);
             }
         }
     }
@@ -177,6 +182,23 @@ mod tests {
         queues.touch(25);
         (100..150).for_each(|block| _ = read(&mut queues, &mut there, block));
         assert!(there.contains(&25));
+    }
+
+    #[test]
+    fn a_ghost_of_an_earlier_going_does_not_end_a_later_one() {
+        let mut queues = S3Fifo::new(3);
+        // Block 1 goes and comes back to the main queue, from where it goes without a ghost.
+        let go = |queues: &mut S3Fifo, block| {
+            queues.insert(block);
+            assert_eq!(queues.evict(), Some(block));
+        };
+        go(&mut queues, 1);
+        go(&mut queues, 1);
+        assert!(!queues.entries.contains_key(&1), "it left the main queue");
+        // It goes again, and two other ghosts follow: the first ghost of 1 is forgotten.
+        (1..4).for_each(|block| go(&mut queues, block));
+        assert_eq!(queues.ghosts.len(), 3);
+        assert!(queues.entries.contains_key(&1), "its second ghost is there");
     }
 
     proptest::proptest! {

@@ -216,6 +216,7 @@ mod deadline;
 pub mod disk_registry;
 pub mod error;
 mod full_watch;
+mod golden_calls;
 mod handover;
 mod image_calls;
 pub mod inherited_fds;

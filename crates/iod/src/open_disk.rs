@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
 use model::spec::{CacheMode, DiskSpec};
+use overlay::OverlayDisk;
 
 pub use error::OpenError;
 pub(crate) use storage_disks::{StorageDisks, share_storages_in, use_profile};
@@ -34,8 +35,8 @@ pub struct Opened {
     pub memory: Option<Arc<OwnedFd>>,
     /// Descriptor of the journal of the image at the top, if it is written.
     pub journal: Option<Arc<OwnedFd>>,
-    /// Descriptor of the writes of an overlay.
-    pub overlay: Option<Arc<OwnedFd>>,
+    /// Overlay of the disk, if it has one.
+    pub overlay: Option<Arc<OverlayDisk>>,
     /// Files of the tree, top first.
     pub files: Vec<TreeFile>,
     /// The disk on the storages of its files.

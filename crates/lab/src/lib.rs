@@ -41,6 +41,7 @@ pub mod cpu;
 pub mod cpu_speed;
 pub mod experiment;
 mod fio;
+pub mod golden_boot;
 pub mod greedy_front_ends;
 pub mod host;
 pub mod in_process;
@@ -88,10 +89,12 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(net::balance::NetBalance),
         Box::new(upgrade_pause::UpgradePause),
         Box::new(greedy_front_ends::GreedyFrontEnds),
+        Box::new(golden_boot::GoldenBoot),
         Box::new(toolstack::vbd_parallel::VbdParallel),
         Box::new(toolstack::api_scale::ApiScale),
         Box::new(toolstack::hung_sr::HungSr),
         Box::new(toolstack::responsive::Responsive),
+        Box::new(toolstack::bootstorm::Bootstorm),
     ]
 }
 

@@ -50,7 +50,11 @@ impl ImageFile for ChargedFile {
     }
 
     async fn sync(&self) -> io::Result<()> {
+        let mark = self.disk.dirty_mark();
         let done = self.plain.sync().await;
+        if done.is_ok() {
+            self.disk.set_synced(mark);
+        }
         self.charge(done, MetadataOp::Flush)
     }
 

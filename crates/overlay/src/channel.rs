@@ -290,8 +290,7 @@ impl Channel for OverlayChannel {
 
 impl Drop for OverlayChannel {
     fn drop(&mut self) {
-        let counted = self.waiting.iter().filter(|one| one.is_counted).count();
-        self.shared.room_waits.end(counted as u64);
+        while self.next_waiting().is_some() {}
         // Slots that are being filled stay taken: late reads may land in them. Their epoch stays
         // shown, too.
         self.shared.return_stock(&mut self.stock, &mut self.retired);

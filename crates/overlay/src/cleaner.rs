@@ -20,6 +20,8 @@ use crate::{BYTES, GRANULE};
 const RUN: usize = 256;
 /// Slots whose memory is prepared at a time.
 const TOUCH: u32 = 1024;
+/// Most places of the overflow file whose space goes back at a time.
+const PUNCH: u64 = 4096;
 /// Time after which an overflow file that is full, or that fails, is tried again. The kernel has no
 /// event for it.
 const RETRY: Duration = Duration::from_millis(500);
@@ -92,6 +94,7 @@ impl Worker {
             // Nothing knows what a former disk has left there.
             self.begin(overflow);
         }
+        self.measure_room();
         let mut pause = Pause::Idle;
         loop {
             let pool = shared.pool();
@@ -114,7 +117,9 @@ impl Worker {
 
     fn has_work(&self, pool: &Pool) -> bool {
         let can_clean = self.shared.overflow.is_some();
-        pool.wants_touch() || can_clean && pool.free_slots() < pool.low()
+        pool.wants_touch()
+            || can_clean && pool.free_slots() < pool.low()
+            || self.shared.wants_release(pool)
     }
 
     /// Does all there is to do.
@@ -125,28 +130,81 @@ impl Worker {
         shared.wake_waiting(&mut pool);
         let wants_touch = pool.wants_touch();
         let is_short = pool.free_slots() < pool.low() && shared.overflow.is_some();
+        let wants_release = shared.wants_release(&pool);
         drop(pool);
         if wants_touch {
             self.touch();
         }
+        if wants_release && !is_short {
+            self.release();
+            self.punch();
+        }
         if is_short {
-            return self.clean();
+            let pause = self.clean();
+            self.measure_room();
+            return pause;
         }
         Pause::Idle
     }
 
+    /// Notes for how much the overflow file has room.
+    fn measure_room(&self) {
+        if let Some(overflow) = &self.shared.overflow {
+            let limit = overflow.limit_bytes();
+            self.shared.counters.overflow_limit.store(limit, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives memory of free slots back to the host.
+    fn release(&self) {
+        let shared = &self.shared;
+        let cleans = shared.overflow.is_some();
+        loop {
+            let slots = shared.pool().take_excess(cleans, TOUCH as usize);
+            if slots.is_empty() {
+                return;
+            }
+            for run in slots.chunk_by(|one, next| one + 1 == *next) {
+                let at = shared.memory.slot_at(run.first().copied().unwrap_or_default());
+                // What the host does not take back is there for later writes.
+                let _ = shared.memory.mapping().remove(at, run.len() * BYTES);
+            }
+            let mut pool = shared.pool();
+            pool.released(slots);
+            shared.wake_waiting(&mut pool);
+        }
+    }
+
+    /// Gives space of the overflow file back that no place uses. Only this thread takes places.
+    fn punch(&self) {
+        let shared = &self.shared;
+        let Some(overflow) = shared.overflow.as_ref().filter(|one| one.can_punch()) else { return };
+        let mut from = 0;
+        loop {
+            let mut pool = shared.pool();
+            if self.must_end(&pool) || from == 0 && !pool.places.wants_punch() {
+                return;
+            }
+            let Some(run) = pool.places.take_backed(from, PUNCH) else { return };
+            drop(pool);
+            if overflow.punch(run).is_err() {
+                // The file system cannot do it: a later life of the file begins it anew.
+                return;
+            }
+            from = run.first + run.len;
+        }
+    }
+
     /// Prepares memory, so that no write waits for the host to provide it.
     fn touch(&self) {
+        let slots = self.shared.pool().take_untouched(TOUCH);
+        for run in slots.chunk_by(|one, next| one + 1 == *next) {
+            let at = self.shared.memory.slot_at(run.first().copied().unwrap_or_default());
+            // Without memory now, a write will find out.
+            let _ = self.shared.memory.mapping().populate(at, run.len() * BYTES);
+        }
         let mut pool = self.shared.pool();
-        let (first, slots) = (pool.untouched, self.shared.memory.slots());
-        let count = TOUCH.min(slots - first);
-        pool.untouched += count;
-        drop(pool);
-        let at = self.shared.memory.slot_at(first);
-        // Without memory now, a write will find out.
-        let _ = self.shared.memory.mapping().populate(at, count as usize * BYTES);
-        let mut pool = self.shared.pool();
-        pool.free.extend((first..first + count).rev());
+        pool.free.extend(slots.iter().rev());
         self.shared.wake_waiting(&mut pool);
     }
 
@@ -258,17 +316,21 @@ impl Worker {
             // Slots are inside of the memory.
             let _ = source.read(shared.memory.slot_at(*slot), bytes.granule(index));
         }
-        if let Err(error) = overflow.write(run.first, bytes, run.len as usize) {
+        let written = overflow.write(run.first, bytes, run.len as usize);
+        let done = *written.as_ref().unwrap_or(&0) as u64;
+        let (run, rest) = (
+            Run { first: run.first, len: done },
+            Run { first: run.first + done, len: run.len - done },
+        );
+        if rest.len > 0 {
             let mut pool = shared.pool();
-            let is_bad = rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::IO);
-            for place in run.first..run.first + run.len {
-                if is_bad {
-                    pool.places.set_bad(place);
-                }
-                pool.places.free(place);
+            let error = written.as_ref().err().and_then(rustix::io::Errno::from_io_error);
+            if error == Some(rustix::io::Errno::IO) {
+                (rest.first..rest.first + rest.len).for_each(|place| pool.places.set_bad(place));
             }
-            return Err(error);
+            pool.places.give_up(rest);
         }
+        written?;
         shared.counters.moved.fetch_add(run.len * GRANULE, Ordering::Relaxed);
         Ok((run, true))
     }

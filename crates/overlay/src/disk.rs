@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ::disk::{
     Channel, Child, Disk, DiskError, Extent, FileDisk, Geometry, IoError, LayerCounts,
@@ -14,6 +15,7 @@ use reactor::Context;
 
 use crate::channel::OverlayChannel;
 use crate::cleaner::Cleaner;
+use crate::fill_rate::FillRate;
 use crate::memory::{AdoptError, OverlayMemory};
 use crate::overflow::Overflow;
 use crate::shared::Shared;
@@ -45,6 +47,7 @@ pub struct OverlayDisk {
     file: Arc<OwnedFd>,
     is_active: AtomicBool,
     cleaner: Mutex<Option<Cleaner>>,
+    fill_rate: Mutex<FillRate>,
 }
 
 impl OverlayDisk {
@@ -101,6 +104,7 @@ impl OverlayDisk {
             file: Arc::new(file),
             is_active: AtomicBool::new(false),
             cleaner: Mutex::default(),
+            fill_rate: Mutex::new(FillRate::new(Instant::now())),
         })
     }
 
@@ -268,15 +272,24 @@ impl Disk for OverlayDisk {
         let pool = shared.pool();
         let (free, places) = (pool.free_slots(), pool.places.count());
         drop(pool);
-        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let grown_bytes = counters.grown.load(Ordering::Relaxed) * GRANULE as i64;
+        let mut fill_rate = self.fill_rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes_per_second = fill_rate.update(Instant::now(), grown_bytes);
+        drop(fill_rate);
         Some(OverlayCounts {
             ram_bytes: self.options.ram,
             ram_used_bytes: self.options.ram.saturating_sub(u64::from(free) * GRANULE),
             has_overflow: overflow.is_some(),
-            overflow_limit_bytes: overflow.and_then(Overflow::limit_bytes),
+            overflow_limit_bytes: Some(load(&counters.overflow_limit)).filter(|limit| *limit > 0),
             overflow_used_bytes: places * GRANULE,
             moved_bytes: load(&counters.moved),
-            grown_bytes: counters.grown.load(Ordering::Relaxed) * GRANULE as i64,
+            grown_bytes,
+            bytes_per_second,
+            memory_reads: load(&counters.memory_reads),
+            overflow_reads: load(&counters.overflow_reads),
+            base_reads: load(&counters.base_reads),
+            waiting_bytes: load(&counters.waiting_bytes),
             waits: load(&counters.waits),
             overflow_errors: load(&counters.errors),
             is_full: shared.is_full(),

@@ -38,6 +38,9 @@
 //! overflow file is full, too, they count as waiting for space ([`::disk::Disk::stalled`]), until a guest
 //! discards or the file gets space: the cleaner tries twice a second, only while writes wait.
 //!
+//! **Space that is not used goes back.** The cleaner gives memory of free slots back to the host, and
+//! punches free places out of the overflow file, when there are more of them than the next writes need.
+//!
 //! # How to test
 //! `disk::conformance`, and a model that compares random requests with a flat buffer while disks are
 //! dropped and opened again on the same memory.
@@ -49,6 +52,7 @@ mod cleaner;
 mod counters;
 mod disk;
 mod extents;
+mod fill_rate;
 mod memory;
 mod overflow;
 mod places;

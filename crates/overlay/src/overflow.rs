@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use ::disk::{DiskError, FileDisk, MetadataOp};
 use image::NewFile;
-use rustix::fs::{FileType, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatvfs, ftruncate};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
+use crate::places::Run;
 use crate::{BYTES, GRANULE};
 
 /// Bytes of the header of an overflow file.
@@ -126,27 +127,48 @@ impl Overflow {
         }
         let mut bytes = AlignedBytes::new(1);
         bytes.granule(0).copy_from_slice(&header(id));
-        self.write(0, &bytes, 1)
+        self.write(0, &bytes, 1).map(drop)
     }
 
-    /// Writes granules to a run of places. May wait for the storage.
+    /// Writes granules to a run of places. Returns how many were written before the storage failed or
+    /// was full, at least one. May wait for the storage.
     pub(crate) fn write(
         &self,
         place: u64,
         bytes: &AlignedBytes,
         granules: usize,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         let (data, mut done) = (bytes.get(granules), 0);
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             let at = place * GRANULE + done as u64;
-            match retry_on_intr(|| pwrite(&*self.fd, rest, at))? {
+            match retry_on_intr(|| pwrite(&*self.fd, rest, at)) {
+                Ok(count) if count > 0 => done += count,
+                _ if done >= BYTES => break,
                 // The end of a device.
-                0 => return Err(Errno::NOSPC.into()),
-                count => done += count,
+                Ok(_) => return Err(Errno::NOSPC.into()),
+                Err(error) => return Err(error.into()),
             }
         }
-        self.disk.charge_metadata(MetadataOp::Write(data.len() as u64));
+        self.disk.charge_metadata(MetadataOp::Write(done as u64));
+        Ok(done / BYTES)
+    }
+
+    /// Gives the space of a run of places back, as far as the file system can do that.
+    pub(crate) fn punch(&self, run: Run) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&*self.fd, flags, run.first * GRANULE, run.len * GRANULE)?;
         Ok(())
+    }
+
+    /// Returns whether the file can give space back.
+    pub(crate) fn can_punch(&self) -> bool {
+        !self.is_device
+    }
+
+    /// Returns the number of places that the file has, with the header. 0 if that is unknown.
+    pub(crate) fn places(&self) -> u64 {
+        let size = fstat(&*self.fd).ok().and_then(|found| u64::try_from(found.st_size).ok());
+        size.unwrap_or(0).min(self.limit() * GRANULE).div_ceil(GRANULE)
     }
 
     /// Returns the number of places that the file may have, with the header.
@@ -158,8 +180,14 @@ impl Overflow {
         rustix::fs::seek(&*self.fd, rustix::fs::SeekFrom::End(0)).unwrap_or(0) / GRANULE
     }
 
-    /// Returns the most bytes for granules, if they are known.
-    pub(crate) fn limit_bytes(&self) -> Option<u64> {
-        self.is_device.then(|| self.limit().saturating_sub(1) * GRANULE)
+    /// Returns the most bytes for granules: those of a device, or those that the file has and for which
+    /// its file system has room now. May wait for the storage.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        if self.is_device {
+            return self.limit().saturating_sub(1) * GRANULE;
+        }
+        let has = fstat(&*self.fd).map_or(0, |found| found.st_blocks.unsigned_abs() * 512);
+        let room = fstatvfs(&*self.fd).map_or(0, |found| found.f_bavail * found.f_frsize);
+        has.saturating_add(room).saturating_sub(GRANULE)
     }
 }

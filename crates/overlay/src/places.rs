@@ -8,11 +8,17 @@ pub(crate) struct Places {
     /// One bit a place, set if it is used. Places behind the end are free.
     used: Vec<u64>,
     count: u64,
+    /// One bit a place, set if the file may have space for it.
+    backed: Vec<u64>,
+    backed_count: u64,
     /// Where the next search begins.
     next: u64,
     /// Places that the storage could not write.
     bad: BTreeSet<u64>,
 }
+
+/// Free places that keep their space in the file, for the next writes: 4 MiB.
+const KEPT: u64 = 1024;
 
 /// Places that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +50,50 @@ impl Places {
             *bits |= mask;
         }
         self.count += 1;
+        self.back(place);
         true
+    }
+
+    fn back(&mut self, place: u64) {
+        let (at, mask) = Self::bit(place);
+        if self.backed.len() <= at {
+            self.backed.resize(at + 1, 0);
+        }
+        if let Some(bits) = self.backed.get_mut(at).filter(|bits| **bits & mask == 0) {
+            *bits |= mask;
+            self.backed_count += 1;
+        }
+    }
+
+    /// Notes that a file of a former process has places up to `end`, with space for each.
+    pub(crate) fn back_all(&mut self, end: u64) {
+        (1..end).for_each(|place| self.back(place));
+    }
+
+    /// Returns whether the file has much space that no place uses.
+    pub(crate) fn wants_punch(&self) -> bool {
+        self.backed_count.saturating_sub(self.count) > 2 * KEPT + self.count / 2
+    }
+
+    /// Returns the next free run that has space in the file, from `from` on, at most `most` places. The
+    /// caller gives the space back, and takes no place meanwhile.
+    pub(crate) fn take_backed(&mut self, from: u64, most: u64) -> Option<Run> {
+        let end = self.backed.len() as u64 * 64;
+        let is_free = |places: &Self, place: u64| {
+            let (at, mask) = Self::bit(place);
+            places.backed.get(at).is_some_and(|bits| bits & mask != 0) && !places.is_used(place)
+        };
+        let first = (from.max(1)..end).find(|place| is_free(self, *place))?;
+        let mut run = Run { first, len: 0 };
+        while run.len < most && is_free(self, first + run.len) {
+            let (at, mask) = Self::bit(first + run.len);
+            if let Some(bits) = self.backed.get_mut(at) {
+                *bits &= !mask;
+                self.backed_count -= 1;
+            }
+            run.len += 1;
+        }
+        Some(run)
     }
 
     /// Frees a place. One that is bad stays in use.
@@ -56,6 +105,16 @@ impl Places {
         {
             *bits &= !mask;
             self.count -= 1;
+        }
+    }
+
+    /// Frees places of a run that could not be written. The next search begins at the front, so that
+    /// holes come before the end of a file that cannot grow.
+    pub(crate) fn give_up(&mut self, run: Run) {
+        (run.first..run.first + run.len).for_each(|place| self.free(place));
+        self.next = 1;
+        while self.used.last() == Some(&0) {
+            self.used.pop();
         }
     }
 
@@ -123,5 +182,41 @@ mod tests {
         places.free(7);
         places.free(7);
         assert_eq!(places.count(), 209);
+    }
+
+    #[test]
+    fn a_file_that_cannot_grow_has_its_holes_filled() {
+        let mut places = Places::default();
+        let run = |first, len| Run { first, len };
+        assert_eq!(places.take_run(300, 1000), Some(run(1, 300)));
+        for _ in 0..3 {
+            let failed = places.take_run(100, 1000).unwrap();
+            assert_eq!(failed, run(301, 100), "always the same");
+            places.give_up(failed);
+        }
+        (10..20).for_each(|place| places.free(place));
+        assert_eq!(places.take_run(100, 1000), Some(run(10, 10)));
+        assert_eq!(places.take_run(100, 1000), Some(run(301, 100)));
+        assert_eq!(places.count(), 400);
+    }
+
+    #[test]
+    fn free_places_give_their_space_back_once_there_are_many() {
+        let mut places = Places::default();
+        places.take_run(10_000, 1 << 30).unwrap();
+        (1..2000).for_each(|place| places.free(place));
+        assert!(!places.wants_punch());
+        (3001..8000).for_each(|place| places.free(place));
+        assert!(places.wants_punch());
+        let run = |first, len| Some(Run { first, len });
+        assert_eq!(places.take_backed(0, 1500), run(1, 1500));
+        assert_eq!(places.take_backed(1501, 1500), run(1501, 499));
+        assert_eq!(places.take_backed(2000, 9999), run(3001, 4999));
+        assert_eq!(places.take_backed(8000, 9999), None);
+        assert!(!places.wants_punch());
+        // A place that is taken again has space again.
+        assert!(places.take(5));
+        places.free(5);
+        assert_eq!(places.take_backed(0, 9), run(5, 1));
     }
 }

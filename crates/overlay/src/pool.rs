@@ -11,12 +11,17 @@ use crate::word::Word;
 /// Most slots that a channel takes at a time.
 pub(crate) const BATCH: u32 = 64;
 
+/// Free slots that the cleaner keeps ready for the next writes.
+const STOCK: usize = 4 * BATCH as usize;
+
 /// Slots and places. A lock protects it, which all threads hold for microseconds only.
 #[derive(Debug)]
 pub(crate) struct Pool {
     slots: u32,
     /// Free slots whose memory the host has provided.
     pub(crate) free: Vec<u32>,
+    /// Free slots whose memory went back to the host.
+    released: Vec<u32>,
     /// First of the slots that nothing has touched; all behind it are such, too.
     pub(crate) untouched: u32,
     pub(crate) order: SlotOrder,
@@ -34,6 +39,7 @@ impl Pool {
         Self {
             slots,
             free: Vec::new(),
+            released: Vec::new(),
             untouched: 0,
             order: SlotOrder::new(slots),
             limbo: VecDeque::new(),
@@ -45,7 +51,7 @@ impl Pool {
 
     /// Returns the number of free slots.
     pub(crate) fn free_slots(&self) -> u32 {
-        self.free.len() as u32 + (self.slots - self.untouched)
+        (self.free.len() + self.released.len()) as u32 + (self.slots - self.untouched)
     }
 
     /// Returns how many slots a channel takes at a time: few of a small memory, so that stocks do not
@@ -66,13 +72,51 @@ impl Pool {
 
     /// Returns whether the cleaner should prepare memory.
     pub(crate) fn wants_touch(&self) -> bool {
-        self.untouched < self.slots && self.free.len() < (4 * BATCH) as usize
+        let is_left = self.untouched < self.slots || !self.released.is_empty();
+        is_left && self.free.len() < STOCK
+    }
+
+    /// Returns how many free slots keep their memory: those of the next writes, and all that the
+    /// cleaner frees for an overflow file at a time.
+    fn kept(&self, cleans: bool) -> usize {
+        4 * STOCK + if cleans { self.high() as usize } else { 0 }
+    }
+
+    /// Returns whether the cleaner should give memory back. `cleans`: there is an overflow file.
+    pub(crate) fn wants_release(&self, cleans: bool) -> bool {
+        self.free.len() > 2 * self.kept(cleans)
+    }
+
+    /// Takes up to `most` slots whose memory goes back to the host. The caller ends with
+    /// [`Self::released`].
+    pub(crate) fn take_excess(&mut self, cleans: bool, most: usize) -> Vec<u32> {
+        let excess = self.free.len().saturating_sub(self.kept(cleans)).min(most);
+        let mut slots: Vec<_> = self.free.drain(..excess).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// Notes slots whose memory is with the host.
+    pub(crate) fn released(&mut self, slots: Vec<u32>) {
+        self.released.extend(slots);
+    }
+
+    /// Takes up to `most` free slots that have no memory yet. They are nowhere until the caller puts
+    /// them into [`Self::free`].
+    pub(crate) fn take_untouched(&mut self, most: u32) -> Vec<u32> {
+        let count = self.released.len().saturating_sub(most as usize);
+        let mut slots = self.released.split_off(count);
+        slots.sort_unstable();
+        let end = self.slots.min(self.untouched + (most - slots.len() as u32));
+        slots.extend(self.untouched..end);
+        self.untouched = end;
+        slots
     }
 
     /// Takes up to a batch of slots for a channel.
     pub(crate) fn hand_out(&mut self, stock: &mut Vec<u32>) {
         for _ in 0..self.batch() {
-            let slot = match self.free.pop() {
+            let slot = match self.free.pop().or_else(|| self.released.pop()) {
                 Some(slot) => slot,
                 None if self.untouched < self.slots => {
                     self.untouched += 1;

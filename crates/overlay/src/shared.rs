@@ -98,7 +98,7 @@ impl Shared {
             }
         }
         let is_short = pool.free_slots() < pool.low() && self.overflow.is_some();
-        if is_short || pool.wants_touch() || stock.is_empty() {
+        if is_short || pool.wants_touch() || stock.is_empty() || self.wants_release(&pool) {
             self.work.notify_one();
         }
     }
@@ -115,6 +115,15 @@ impl Shared {
         let mut pool = self.pool();
         self.retire_locked(&mut pool, retired);
         self.wake_waiting(&mut pool);
+        if self.wants_release(&pool) {
+            self.work.notify_one();
+        }
+    }
+
+    /// Returns whether memory or space of the overflow file should go back.
+    pub(crate) fn wants_release(&self, pool: &Pool) -> bool {
+        let can_punch = self.overflow.as_ref().is_some_and(Overflow::can_punch);
+        pool.wants_release(self.overflow.is_some()) || can_punch && pool.places.wants_punch()
     }
 
     /// Wakes the channels that wait if there is a free slot.
@@ -134,6 +143,11 @@ impl Shared {
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.has_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the overflow file has contents of this disk.
+    fn has_begun(&self) -> bool {
+        self.memory.overflow_id().load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -177,6 +191,9 @@ impl Shared {
             is_good
         });
         pool.set_free(&used);
+        if let Some(overflow) = self.overflow.as_ref().filter(|_| self.has_begun()) {
+            pool.places.back_all(overflow.places());
+        }
         let mut present = self.pool();
         pool.cleaner = present.cleaner;
         *present = pool;

@@ -166,6 +166,7 @@ fn full_memory_without_overflow_waits_until_a_guest_discards() {
     let waiting = client.send(WRITE, 100 * GRANULE, GRANULE, vec![2; BYTES], 0);
     assert!(waiting.still_waits(Duration::from_millis(50)));
     assert_eq!((client.waiting(), disk.stalled(), counts(&*disk).is_full), (1, 1, true));
+    assert_eq!(counts(&*disk).waiting_bytes, GRANULE);
     // Another queue reads, and gives space back.
     let other = Client::new(&disk);
     assert_eq!(other.read(0, GRANULE), vec![1; BYTES]);
@@ -211,6 +212,48 @@ fn what_does_not_fit_into_memory_goes_to_the_overflow_file_and_comes_back() {
     let found = counts(&*disk);
     assert_eq!(found.overflow_used_bytes, 0, "{found:?}");
     assert_eq!(client.read(65536, SIZE - 65536), vec![0; (SIZE - 65536) as usize]);
+}
+
+/// Returns the bytes that the host provides for a file.
+fn provided(file: &OwnedFd) -> u64 {
+    rustix::fs::fstat(file).unwrap().st_blocks.unsigned_abs() * 512
+}
+
+#[test]
+fn what_a_guest_discards_goes_back_to_the_host() {
+    let ram = 32 * MIB;
+    let mut fixture = Fixture::new(ram, true);
+    let base = MemoryDisk::new(128 * MIB, 512, false).unwrap();
+    fixture.base = Arc::new(base);
+    let disk = fixture.open();
+    let client = Client::new(&(Arc::clone(&disk) as Arc<dyn Disk>));
+    for at in 0..128 {
+        client.write(at * MIB, vec![at as u8; MIB as usize]);
+    }
+    let overflow: OwnedFd = File::open(fixture.path()).unwrap().into();
+    assert!(provided(disk.memory()) > 30 * MIB && provided(&overflow) > 90 * MIB);
+    let found = counts(&*disk);
+    assert!(found.overflow_limit_bytes.unwrap() >= found.overflow_used_bytes, "{found:?}");
+    assert_eq!(client.run(DISCARD, 0, 100 * MIB, vec![]).0, Ok(()));
+    // The cleaner works beside the guest, and tells nothing.
+    while provided(&overflow) > 28 * MIB + 3 * 4 * MIB {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(client.run(DISCARD, 100 * MIB, 27 * MIB, vec![]).0, Ok(()));
+    // Three eighths of the memory, a stock for the next writes, and the map.
+    while provided(disk.memory()) > 22 * MIB || provided(&overflow) > 8 * MIB {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(client.read(127 * MIB, MIB), vec![127; MIB as usize]);
+    for at in 0..64 {
+        client.write(at * MIB, vec![at as u8; MIB as usize]);
+    }
+    for at in 0..64 {
+        assert_eq!(client.read(at * MIB, MIB), vec![at as u8; MIB as usize]);
+    }
+    let found = counts(&*disk);
+    assert!(found.memory_reads > 0 && found.overflow_reads > 0, "{found:?}");
+    assert_eq!((found.waiting_bytes, found.base_reads, found.bytes_per_second), (0, 0, None));
 }
 
 #[test]

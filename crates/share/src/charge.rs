@@ -93,6 +93,13 @@ pub(crate) fn add_debt(slot: Slot<'_>, cost: u64) {
     let _ = debt.fetch_update(AcqRel, Relaxed, |debt| Some(debt.saturating_add(cost).min(SECOND)));
 }
 
+/// Returns whether the disk has a floor.
+pub(crate) fn has_floor(slot: Slot<'_>) -> bool {
+    [DiskCell::FloorRequests, DiskCell::FloorBytes]
+        .into_iter()
+        .any(|floor| slot.disk(floor).load(Relaxed) > 0)
+}
+
 /// Returns whether a floor of the disk is due.
 #[inline]
 pub(crate) fn is_due(slot: Slot<'_>, now: u64) -> bool {

@@ -40,7 +40,8 @@
 //! **Floors go first**, but get at most four fifths of the time while others wait.
 //!
 //! **Requests are split where the device gains.** Pieces are small while at most half of the depth is
-//! in flight, and eight times that size otherwise. The pieces of one request take three quarters of
+//! in flight and no other disk waits or has a piece in flight, and eight times that size otherwise.
+//! Small pieces beside large ones leave the device idle when the large one ends. The pieces of one request take three quarters of
 //! the knee at most. Merging is the kernel's.
 //!
 //! **Spindles serve turns** of 8 MiB, with 2 ms of anticipation. The time of a turn that its requests
@@ -66,6 +67,7 @@
 //! - Tokens in flight are those of the operations in flight, and the sums over reactors and over disks
 //!   agree.
 //! - While a request is held and tokens are free, a reactor that can take one is running or kicked.
+//! - A key only grows, or a count of what lowers keys does: so a dispatch looks at few disks.
 //! - Virtual time moves forward only as far as the tags of disks that are served.
 //! - At most two discards are in flight, urgent ones aside.
 //! - A request or a piece that hangs takes at most three quarters of the knee, for at most a second.
@@ -96,7 +98,7 @@
 //!   waits until the device has served them.
 //! - A dispatch of a disk with little weight moves virtual time far: another disk that becomes active
 //!   in that moment may wait for as much. `simulation::tests::random` has the bound.
-//! - A reactor looks at all its disks that hold requests for each dispatch.
+//! - A reactor looks at all other reactors for each dispatch.
 //! - Virtual time lasts for 292 years of device time at weight 100, for 2.9 years at weight 1.
 //! - Weights of background work are low, but it does not stop when others' latency suffers.
 //!

@@ -257,6 +257,7 @@ impl<M: AsRef<[AtomicU64]>> Share<M> {
         if config.floor_requests > 0 || config.floor_bytes > 0 {
             self.state().header(Header::Floors).store(1, Relaxed);
         }
+        self.state().count_lowering();
     }
 
     /// Forgets that a disk is the only active one.

@@ -21,7 +21,7 @@ pub const REACTORS_MAX: usize = 256;
 /// Layout of the cells. 0 in memory that is new.
 const LAYOUT: u64 = 0x7368_6172_0000_0000 + LAYOUT_VERSION;
 /// Version of the layout. Processes with another one cannot use the state.
-pub const LAYOUT_VERSION: u64 = 2;
+pub const LAYOUT_VERSION: u64 = 3;
 /// Cells of a line of the cache.
 const LINE: usize = 8;
 const HEADER_CELLS: usize = 10 * LINE;
@@ -65,6 +65,8 @@ pub(crate) enum Header {
     Expected = 10,
     /// Number of times that latency has tightened the depth.
     Tightened = 11,
+    /// Number of times that keys of disks may have become lower, other than by time.
+    Lowerings = 12,
     /// Disk whose turn it is, plus 1, below a sequence number.
     Turn = 2 * LINE,
     /// Bytes left of the turn, signed.
@@ -277,6 +279,11 @@ impl<'a> State<'a> {
     pub(crate) fn reactor(self, slot: usize) -> Slot<'a> {
         let reactors = HEADER_CELLS + DISKS_MAX * DISK_CELLS;
         self.slot(reactors + slot * REACTOR_CELLS, REACTOR_CELLS)
+    }
+
+    /// Counts a change that may have lowered keys: all reactors look at all of their disks again.
+    pub(crate) fn count_lowering(self) {
+        self.header(Header::Lowerings).fetch_add(1, Release);
     }
 
     /// Returns the slots of disks that are or were in use.

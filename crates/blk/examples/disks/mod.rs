@@ -11,11 +11,13 @@ use image::qcow2::{CreateOptions, create_file};
 use image::{PlainFile, run_now};
 use mapped::{JOURNAL, LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::Mapping;
+use overlay::{OverlayDisk, OverlayOptions};
 use share::{Cost, DiskConfig, Profile};
 
 /// Opens the disk of a name: `null`, `memory`, `file` (raw), or `qcow2-N` (a qcow2 image full of
 /// data below N - 1 empty ones). Files lie on tmpfs, whose reads end at once. `direct` is a file past
-/// the page cache; `shared` is the same alone on a storage with a scheduler.
+/// the page cache; `shared` is the same alone on a storage with a scheduler. `overlay` has room for all
+/// writes in memory.
 pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     match name {
@@ -25,6 +27,16 @@ pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
             let path = dir.path().join("raw");
             std::fs::write(&path, vec![7; size as usize]).unwrap();
             file(&path, false)
+        }
+        "overlay" => {
+            let base = Arc::new(MemoryDisk::new(size, 512, false).unwrap());
+            let options = OverlayOptions {
+                name: "overlay".into(),
+                ram: 64 << 20,
+                read_only: false,
+                waits_for_room: true,
+            };
+            Arc::new(OverlayDisk::new(base, None, options, None).unwrap())
         }
         "direct" | "shared" => {
             let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

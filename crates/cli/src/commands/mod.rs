@@ -5,6 +5,7 @@ mod confined;
 mod demo;
 mod die_with_parent;
 mod doctor;
+mod golden;
 mod image;
 mod io;
 mod lab;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Io(io::Io),
     /// Show, check, map and create image files
     Image(image::Image),
+    /// Show golden images and their caches, fetch them whole, move boot sets
+    Golden(golden::Golden),
     /// Measure a storage: throughput by request size and depth, and how many machines fit
     Calibrate(calibrate::Calibrate),
     /// Print the definitions that libvirt, QEMU or Cloud Hypervisor need to use a disk
@@ -71,6 +74,7 @@ impl Command {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
             Self::Image(image) => block_on(image.execute()),
+            Self::Golden(golden) => block_on(golden.execute()),
             Self::Calibrate(calibrate) => block_on(calibrate.execute()),
             Self::LibvirtXml(xml) => block_on(xml.execute()),
             Self::Top(top) => block_on(top.execute()),

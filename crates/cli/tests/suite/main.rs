@@ -9,6 +9,7 @@ mod discovery;
 mod disk_images;
 mod doctor;
 mod documents;
+mod golden;
 mod image;
 mod image_import;
 mod libvirt_xml;

@@ -151,7 +151,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     /// Returns how a request of this kind begins.
     fn way(&mut self, request: &mut Request) -> Result<IoMethod, NoBuffer> {
         match request.kind {
-            RequestKind::Flush => Ok(IoMethod::Sync),
+            RequestKind::Flush => Ok(IoMethod::Sync { mark: self.shared.dirty.mark() }),
             RequestKind::Discard => Ok(IoMethod::Punch),
             RequestKind::WriteZeroes { unmap, .. } => {
                 let shared = &self.shared;
@@ -261,7 +261,11 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
         if file_request.scheduled != UNSCHEDULED {
             self.complete_scheduled(context, &mut file_request, op_completion.result < 0);
         }
-        let syncs = matches!(file_request.io_method, IoMethod::Sync);
+        let (mark, moved) = match file_request.io_method {
+            IoMethod::Sync { mark } => (Some(mark), 0),
+            _ => (None, u64::try_from(op_completion.result).unwrap_or(0)),
+        };
+        let syncs = mark.is_some();
         // A flush touches no buffers, and its failure concerns the disk, whichever request caused
         // it.
         let step = if self.abandoned && !syncs {
@@ -275,12 +279,37 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
                 "a flush failed: what was written before may be lost; restart the guest"
             );
         }
+        if let (Some(mark), StepOutcome::End(Ok(()))) = (mark, &step) {
+            self.shared.dirty.set_synced(mark);
+        }
+        let step = match self.buffered && moved > 0 && file_request.dirties() {
+            true => self.bound_dirty(&mut file_request, step, moved),
+            false => step,
+        };
         match step {
             _ if self.abandoned => self.finish(file_request, CANCELED),
             StepOutcome::Again => self.start(context, file_request),
             StepOutcome::End(outcome) => self.finish_here(file_request, outcome),
             StepOutcome::Full => self.stall(context, file_request),
             StepOutcome::Unsupported => self.next_method(context, file_request),
+        }
+    }
+
+    /// Counts what a step has put into the page cache. The request ends with a sync if that is too much.
+    fn bound_dirty(
+        &self,
+        file_request: &mut FileRequest,
+        step: StepOutcome,
+        bytes: u64,
+    ) -> StepOutcome {
+        let dirty = &self.shared.dirty;
+        dirty.add(bytes);
+        match step {
+            StepOutcome::End(Ok(())) if dirty.must_sync() => {
+                file_request.sync_before_end(dirty.mark());
+                StepOutcome::Again
+            }
+            other => other,
         }
     }
 

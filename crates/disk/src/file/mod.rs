@@ -1,6 +1,7 @@
 //! Disk in a raw image file or on a block device.
 
 mod channel;
+mod dirty;
 mod extents;
 mod fence;
 mod inspect;
@@ -24,6 +25,7 @@ use crate::storage::{MetadataOp, StorageDisk};
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError, Layer};
 
 use channel::FileChannel;
+use dirty::DirtyBytes;
 use fence::Fence;
 pub use fence::fence_byte;
 pub(crate) use inspect::ImageInfo;
@@ -69,6 +71,8 @@ pub(crate) struct Shared {
     /// True once a flush has failed. The kernel reports a failed flush once and forgets the data
     /// that it could not write, so every later flush on any queue must fail too.
     pub(crate) lost: AtomicBool,
+    /// What is in the page cache alone.
+    pub(crate) dirty: DirtyBytes,
 }
 
 /// Disk in a raw image file or on a block device.
@@ -201,6 +205,17 @@ impl FileDisk {
     /// Makes every later flush fail: a flush of the file has failed elsewhere.
     pub fn set_lost(&self) {
         self.shared.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that guests have written to the page cache so far. A sync of the file that begins
+    /// now makes them durable.
+    pub fn dirty_mark(&self) -> u64 {
+        self.shared.dirty.mark()
+    }
+
+    /// Notes that a sync of the file which began at `mark` has succeeded ([`Self::dirty_mark`]).
+    pub fn set_synced(&self, mark: u64) {
+        self.shared.dirty.set_synced(mark);
     }
 
     /// Adds a fence on `byte` ([`fence_byte`]). The disk can be activated only when no I/O of a
@@ -362,9 +377,11 @@ impl Disk for FileDisk {
         if self.options.read_only {
             return Ok(());
         }
+        let mark = self.dirty_mark();
         let synced = fdatasync(&*self.file).map_err(self.os("flush"));
-        if synced.is_err() {
-            self.set_lost();
+        match &synced {
+            Ok(()) => self.set_synced(mark),
+            Err(_) => self.set_lost(),
         }
         if self.handover().1 {
             return Err(self.os("flush")(rustix::io::Errno::IO));

@@ -36,7 +36,12 @@ pub(crate) enum IoMethod {
         guest: Buffers,
         bounce: BounceBuffer,
     },
-    Sync,
+    /// `mark`: bytes that were in the page cache when it began ([`DirtyBytes::mark`]).
+    ///
+    /// [`DirtyBytes::mark`]: super::dirty::DirtyBytes::mark
+    Sync {
+        mark: u64,
+    },
     Punch,
     ZeroRange,
     /// Zeroes are written from a bounce buffer.
@@ -83,6 +88,21 @@ impl FileRequest {
         }
     }
 
+    /// Returns whether its data go into the page cache and nothing makes them durable yet.
+    pub(crate) fn dirties(&self) -> bool {
+        let writes =
+            matches!(self.kind, RequestKind::Write { .. } | RequestKind::WriteZeroes { .. });
+        writes && !self.durable()
+    }
+
+    /// Lets a request whose data are written end with a sync.
+    pub(crate) fn sync_before_end(&mut self, mark: u64) {
+        let io_method = std::mem::replace(&mut self.io_method, IoMethod::Sync { mark });
+        if let IoMethod::Bounced { guest, .. } = io_method {
+            self.buffers = guest;
+        }
+    }
+
     /// Returns the length of the next step in bytes.
     fn step_len(&self) -> usize {
         usize::try_from(self.left).unwrap_or(usize::MAX).min(PIECE)
@@ -93,7 +113,7 @@ impl FileRequest {
     pub(crate) fn scheduled_op(&self, may_split: bool) -> Op {
         let moves = if self.kind == RequestKind::Read { OpKind::Read } else { OpKind::Write };
         let (kind, bytes) = match &self.io_method {
-            IoMethod::Sync => (OpKind::Flush, 0),
+            IoMethod::Sync { .. } => (OpKind::Flush, 0),
             IoMethod::Punch => (OpKind::Discard, 0),
             IoMethod::ZeroRange => (OpKind::Write, 0),
             IoMethod::Whole => (moves, self.left),
@@ -124,7 +144,7 @@ impl FileRequest {
         let (file, offset, len) = (file.clone(), self.offset, self.left);
         let durable = self.durable();
         match &self.io_method {
-            IoMethod::Sync => IoOp::Sync { file },
+            IoMethod::Sync { .. } => IoOp::Sync { file },
             IoMethod::Punch => IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len },
             IoMethod::ZeroRange => IoOp::Allocate { file, mode: ZERO_RANGE, offset, len },
             IoMethod::Fill { zeroes } => {
@@ -161,10 +181,10 @@ impl FileRequest {
         let durable = self.durable();
         match &mut self.io_method {
             IoMethod::Punch | IoMethod::ZeroRange if durable => {
-                self.io_method = IoMethod::Sync;
+                self.io_method = IoMethod::Sync { mark: 0 };
                 return StepOutcome::Again;
             }
-            IoMethod::Sync | IoMethod::Punch | IoMethod::ZeroRange => {
+            IoMethod::Sync { .. } | IoMethod::Punch | IoMethod::ZeroRange => {
                 return StepOutcome::End(Ok(()));
             }
             IoMethod::Fill { .. } => {}
@@ -198,7 +218,7 @@ impl FileRequest {
         match errno {
             Errno::AGAIN | Errno::INTR => StepOutcome::Again,
             // A failed flush has lost data: a second flush would wrongly succeed.
-            Errno::NOSPC | Errno::DQUOT if !matches!(self.io_method, IoMethod::Sync) => {
+            Errno::NOSPC | Errno::DQUOT if !matches!(self.io_method, IoMethod::Sync { .. }) => {
                 StepOutcome::Full
             }
             Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL
@@ -237,7 +257,7 @@ mod tests {
         for errno in [Errno::NOSPC, Errno::DQUOT] {
             assert!(matches!(step(IoMethod::Whole, write, errno), StepOutcome::Full));
             // The kernel reports lost data once; waiting and retrying would hide the loss.
-            let flushed = step(IoMethod::Sync, RequestKind::Flush, errno);
+            let flushed = step(IoMethod::Sync { mark: 0 }, RequestKind::Flush, errno);
             assert!(matches!(flushed, StepOutcome::End(Err(IoError::Storage(_)))), "{flushed:?}");
         }
     }
@@ -249,6 +269,7 @@ mod tests {
             step(IoMethod::Punch, zeroes, Errno::OPNOTSUPP),
             StepOutcome::Unsupported
         ));
-        assert!(matches!(step(IoMethod::Sync, zeroes, Errno::OPNOTSUPP), StepOutcome::End(Err(_))));
+        let sync = IoMethod::Sync { mark: 0 };
+        assert!(matches!(step(sync, zeroes, Errno::OPNOTSUPP), StepOutcome::End(Err(_))));
     }
 }

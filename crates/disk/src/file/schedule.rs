@@ -96,7 +96,7 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
         file_request: FileRequest,
     ) {
         let behind = self.schedule.as_ref().is_some_and(|schedule| !schedule.refused.is_empty());
-        if behind && !matches!(file_request.io_method, IoMethod::Sync) {
+        if behind && !matches!(file_request.io_method, IoMethod::Sync { .. }) {
             // Requests of one channel go in order.
             return self.keep_refused(context, file_request);
         }

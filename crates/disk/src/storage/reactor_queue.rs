@@ -42,6 +42,7 @@ pub(crate) struct Dispatched {
 /// Channel that uses the queue.
 #[derive(Debug)]
 struct Member {
+    disk: DiskId,
     poller: Option<PollerId>,
     dispatched: Vec<Dispatched>,
     needs_look: Rc<Cell<bool>>,
@@ -69,6 +70,10 @@ struct ReactorQueue {
 struct Inner {
     queue: DispatchQueue<Mapping, Ticket>,
     members: Slab<Member>,
+    /// Disks whose requests have gone, empty between calls.
+    served: Vec<DiskId>,
+    /// True after requests were taken back, until channels with refused requests were woken.
+    canceled: bool,
     /// Channel whose timer makes the reactor look again.
     timer: Option<u32>,
 }
@@ -82,7 +87,13 @@ impl ReactorQueue {
         let queue = DispatchQueue::open(&storage.share).ok()?;
         let reactor = queue.reactor();
         storage.reactors().push((reactor, context.handle()));
-        let inner = RefCell::new(Inner { queue, members: Slab::default(), timer: None });
+        let inner = RefCell::new(Inner {
+            queue,
+            members: Slab::default(),
+            served: Vec::new(),
+            canceled: false,
+            timer: None,
+        });
         let opened = Rc::new(Self { storage: Arc::clone(storage), reactor, inner });
         QUEUES.with_borrow_mut(|queues| {
             queues.retain(|queue| queue.strong_count() > 0);
@@ -110,9 +121,8 @@ impl ReactorQueue {
     fn dispatch(&self, context: &mut Context<'_>, own: Option<u32>) {
         let now = context.now_ns();
         let inner = &mut *self.inner.borrow_mut();
-        let mut any = false;
-        while let Some(Dispatch { permit, key, bytes, last, .. }) = inner.queue.next(now) {
-            any = true;
+        while let Some(Dispatch { permit, disk, key, bytes, last, .. }) = inner.queue.next(now) {
+            inner.served.push(disk);
             let Some(member) = inner.members.get_mut(key.channel) else {
                 // A channel cancels its requests before it goes.
                 inner.queue.complete(permit, now);
@@ -131,21 +141,25 @@ impl ReactorQueue {
         if inner.queue.take_window() {
             self.storage.release_ended();
         }
-        if any {
-            inner.wake_refused(context, own);
-        }
+        inner.wake_refused(context, own);
     }
 }
 
 impl Inner {
-    /// Makes channels other than `own` look that have requests which the queue refused: it may have
-    /// room now.
-    fn wake_refused(&self, context: &mut Context<'_>, own: Option<u32>) {
+    /// Makes channels other than `own` look that have requests which the queue refused, if it may have
+    /// room for them now: requests of their disk have gone.
+    fn wake_refused(&mut self, context: &mut Context<'_>, own: Option<u32>) {
+        if self.served.is_empty() && !self.canceled {
+            return;
+        }
         for (channel, member) in self.members.iter() {
-            if member.refused > 0 && Some(channel) != own {
+            let has_room = self.canceled || self.served.contains(&member.disk);
+            if member.refused > 0 && Some(channel) != own && has_room {
                 member.wake(context);
             }
         }
+        self.served.clear();
+        self.canceled = false;
     }
 }
 
@@ -168,7 +182,6 @@ pub(super) fn look(storage: &Arc<Storage>, context: &mut Context<'_>) {
     let Some(queue) = ReactorQueue::find(storage) else { return };
     queue.dispatch(context, None);
     let inner = queue.inner.borrow();
-    inner.wake_refused(context, None);
     if inner.timer.is_none() && inner.queue.is_holding() {
         // It sets a timer.
         if let Some((_, first)) = inner.members.iter().next() {
@@ -199,6 +212,7 @@ impl Membership {
         let queue = ReactorQueue::open(&disk.storage, context)?;
         let needs_look = Rc::new(Cell::new(false));
         let member = Member {
+            disk: disk.id,
             poller: context.poller(),
             dispatched: Vec::new(),
             needs_look: Rc::clone(&needs_look),
@@ -302,9 +316,10 @@ impl Membership {
     /// Takes back all requests of the channel that are held.
     pub(crate) fn cancel(&self) {
         let channel = self.channel;
-        let queue = &mut self.queue.inner.borrow_mut().queue;
-        queue.cancel(self.disk_id, |ticket| ticket.channel == channel);
+        let inner = &mut *self.queue.inner.borrow_mut();
+        inner.queue.cancel(self.disk_id, |ticket| ticket.channel == channel);
         // Others may have been refused for them.
+        inner.canceled = true;
         self.queue.storage.kick(self.queue.reactor);
     }
 }

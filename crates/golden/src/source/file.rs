@@ -1,9 +1,11 @@
 //! Image in a file or on a block device.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 use super::{Connection, Version, changed};
 use crate::SourceError;
@@ -18,7 +20,10 @@ impl FileSource {
         let unreachable = |error: io::Error| {
             SourceError::Unreachable(format!("cannot open it: {error}; check the path"))
         };
-        let mut file = File::open(path).map_err(unreachable)?;
+        // The open of a FIFO would wait for its writer.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let mut file = opened.map_err(unreachable)?;
         let version = version(&mut file).map_err(unreachable)?;
         Ok(Self { file, version })
     }

@@ -43,19 +43,7 @@ impl HttpSource {
     }
 
     /// Fetches a range, on the connection that is there or on a new one.
-    fn request(&mut self, offset: u64, out: &mut [u8]) -> Result<Head, SourceError> {
-        let kept = self.stream.is_some();
-        match self.try_request(offset, out) {
-            // A server may close a connection that was silent.
-            Err(Failure::Io(error)) if kept && error.kind() != io::ErrorKind::TimedOut => {
-                self.stream = None;
-                self.try_request(offset, out).map_err(SourceError::from)
-            }
-            other => other.map_err(SourceError::from),
-        }
-    }
-
-    fn try_request(&mut self, offset: u64, out: &mut [u8]) -> Result<Head, Failure> {
+    fn request(&mut self, offset: u64, out: &mut [u8]) -> Result<Head, Failure> {
         let HttpAddress { server, path } = &self.address;
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
@@ -93,6 +81,12 @@ impl HttpSource {
             416 if self.version.size > 0 => {
                 return Err(Failure::Changed("it is shorter than before".into()));
             }
+            // The server, or one behind it, is busy or gone for now.
+            status @ (408 | 429 | 502 | 503 | 504) => return Err(Failure::Gone(status)),
+            // The image was there.
+            status @ (401 | 403 | 404 | 410) if self.version.size > 0 => {
+                return Err(Failure::Gone(status));
+            }
             status => return Err(Failure::Answer(format!("the server answers status {status}"))),
         }
         let Some((from, to, size)) = head.range else {
@@ -116,6 +110,8 @@ impl HttpSource {
 /// Failure of one attempt.
 enum Failure {
     Io(io::Error),
+    /// Status of a server that does not have the image for now.
+    Gone(u16),
     Answer(String),
     Changed(String),
 }
@@ -124,6 +120,9 @@ impl From<Failure> for SourceError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Io(error) => Self::Unreachable(format!("{error}; check the server")),
+            Failure::Gone(status) => {
+                Self::Unreachable(format!("the server answers status {status}; check the server"))
+            }
             Failure::Answer(problem) => Self::Failed(problem),
             Failure::Changed(what) => changed(what),
         }
@@ -192,6 +191,6 @@ impl Connection for HttpSource {
         if out.is_empty() {
             return Ok(());
         }
-        self.request(offset, out).map(drop)
+        self.request(offset, out).map(drop).map_err(SourceError::from)
     }
 }

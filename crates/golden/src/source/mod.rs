@@ -7,6 +7,8 @@ mod stream;
 
 use model::spec::GoldenSource;
 
+pub(crate) use self::stream::DEADLINE;
+
 use crate::SourceError;
 use crate::checksum::hash;
 

@@ -7,6 +7,9 @@ use super::stream::DeadlineStream;
 use super::{Connection, Version};
 use crate::SourceError;
 
+/// NBD's error of a server that ends (`NBD_ESHUTDOWN`).
+const SHUTDOWN: u32 = 108;
+
 pub(super) struct NbdSource {
     client: NbdClient<DeadlineStream>,
     version: Version,
@@ -37,6 +40,8 @@ impl Connection for NbdSource {
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
         self.client.stream().begin();
         self.client.read_at(offset, out).map_err(|error| match error {
+            // The server ends. Another one may come.
+            ClientError::Read(SHUTDOWN) => SourceError::Unreachable(error.to_string()),
             ClientError::Read(_) => SourceError::Failed(error.to_string()),
             error => SourceError::Unreachable(error.to_string()),
         })

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use model::spec::HostPort;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Time of a request, and of a connection attempt.
-pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Stream whose reads and writes fail at a deadline, however slowly the peer sends.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ enum Socket {
 }
 
 impl DeadlineStream {
+    /// Connects. The resolver of names has its own deadlines (`resolv.conf(5)`).
     pub(super) fn tcp(server: &HostPort) -> io::Result<Self> {
         let deadline = Instant::now() + DEADLINE;
         let mut last = io::Error::other("the name has no address");
@@ -45,8 +48,14 @@ impl DeadlineStream {
     }
 
     pub(super) fn unix(path: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        Ok(Self { socket: Socket::Unix(stream), deadline: Instant::now() + DEADLINE })
+        let deadline = Instant::now() + DEADLINE;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The kernel waits so long for a place in the listener's backlog.
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(DEADLINE))?;
+        net::connect(&socket, &SocketAddrUnix::new(path)?)
+            .map_err(|error| timed_out(error.into()))?;
+        Ok(Self { socket: Socket::Unix(socket.into()), deadline })
     }
 
     /// Begins the time of a request.
@@ -105,5 +114,22 @@ impl Write for DeadlineStream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_with_a_full_backlog_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let socket = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        net::listen(&socket, 0).unwrap();
+        let _first = DeadlineStream::unix(&path).unwrap();
+        let error = DeadlineStream::unix(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 }

@@ -4,11 +4,12 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::sync::Arc;
 
 use disk::conformance::Client;
-use disk::{Disk, RequestKind};
+use disk::{Disk, RequestKind, WarmPhase};
+use model::spec::GoldenImage;
 use tempfile::TempDir;
 
-use crate::servers::{BLOCK, Server, image};
-use crate::sources::{client, open, read};
+use crate::servers::{BLOCK, Fault, Server, image};
+use crate::sources::{client, open, read, spec, wait_until};
 
 /// Returns the path of the only cache file.
 fn cache_file(cache: &TempDir) -> std::path::PathBuf {
@@ -41,13 +42,8 @@ fn a_warm_cache_fetches_nothing_even_without_its_source() {
     let server = Server::nbd(bytes.clone());
     let first = client(open(&server.source, &cache));
     assert!(read(&first, 0, bytes.len()) == bytes);
-    // A copy of the folder is what another process finds after `kill -9`.
-    let copy = TempDir::new().unwrap();
-    for entry in std::fs::read_dir(cache.path()).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-    }
-    *server.served.is_gone.lock().unwrap() = true;
+    let copy = copy(&cache);
+    server.served.set_fault(Some(Fault::Gone));
     let second = client(open(&server.source, &copy));
     assert!(read(&second, 0, bytes.len()) == bytes);
     assert_eq!(server.served.totals(), (8, 1));
@@ -60,13 +56,11 @@ fn requests_wait_for_a_source_that_is_gone_and_blocks_of_the_cache_do_not() {
     let disk = Arc::new(open(&server.source, &cache));
     let client = Client::new(&(disk.clone() as Arc<dyn Disk>));
     read(&client, 0, BLOCK);
-    *server.served.is_gone.lock().unwrap() = true;
+    server.served.set_fault(Some(Fault::Gone));
     let waits = client.send(RequestKind::Read, BLOCK as u64, BLOCK as u64, Vec::new(), 0);
-    while disk.problem().is_none() {
-        std::thread::yield_now();
-    }
+    wait_until(|| disk.problem().is_some());
     assert!(read(&client, 0, BLOCK) == bytes[..BLOCK]);
-    *server.served.is_gone.lock().unwrap() = false;
+    server.served.set_fault(None);
     let (outcome, data) = waits.wait();
     outcome.unwrap();
     assert!(data == bytes[BLOCK..2 * BLOCK]);
@@ -81,11 +75,7 @@ fn damaged_blocks_come_from_the_source_again() {
         let first = client(open(&server.source, &cache));
         read(&first, 0, bytes.len());
         // Another folder stands for another process.
-        let copy = TempDir::new().unwrap();
-        for entry in std::fs::read_dir(cache.path()).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-        }
+        let copy = copy(&cache);
         let path = cache_file(&copy);
         let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         let expected = match damage {
@@ -116,16 +106,12 @@ fn a_boot_set_is_fetched_ahead_on_another_host() {
         read(&first, block * BLOCK, 512);
     }
     let path = cache_file(&cache).with_extension("boot");
-    while !path.exists() {
-        std::thread::yield_now();
-    }
+    wait_until(|| path.exists());
     std::fs::copy(&path, other.path().join(path.file_name().unwrap())).unwrap();
     server.served.blocks.lock().unwrap().clear();
     // No request asks for anything.
     let _disk = open(&server.source, &other);
-    while server.served.totals().0 < 64 {
-        std::thread::yield_now();
-    }
+    wait_until(|| server.served.totals().0 >= 64);
     let blocks = server.served.blocks.lock().unwrap().clone();
     assert!((20..84).eq(blocks.keys().copied()), "{blocks:?}");
     assert!(blocks.values().all(|count| *count == 1));
@@ -143,4 +129,122 @@ fn a_foreign_file_in_the_place_of_the_cache_is_left_alone() {
     let client = client(open(&server.source, &cache));
     assert!(read(&client, 0, bytes.len()) == bytes);
     assert_eq!(std::fs::read(&path).unwrap(), b"something of somebody else");
+}
+
+#[test]
+fn the_disk_keeps_the_contract_of_a_read_only_disk() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(100));
+    let server = Server::nbd(bytes.clone());
+    // Less memory than the image has, so that blocks come from the cache file, too.
+    let spec = GoldenImage { ram: Some(4 << 20), ..spec(&server.source, &cache) };
+    let disk: Arc<dyn Disk> = Arc::new(golden::open(&spec, 512).unwrap());
+    disk::conformance::run_read_only(disk.clone(), &bytes);
+    let state = disk.cache_state().unwrap();
+    assert_eq!(server.served.totals(), (100, 1));
+    assert!(state.evicted > 0 && state.loaded > 0 && state.stored == 100, "{state:?}");
+}
+
+#[test]
+fn a_cache_size_is_never_passed() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(200));
+    let server = Server::nbd(bytes.clone());
+    let of = |cache: &TempDir| {
+        let size = Some(4 << 20);
+        GoldenImage { cache_size: size, ram: size, ..spec(&server.source, cache) }
+    };
+    let disk: Arc<dyn Disk> = Arc::new(golden::open(&of(&cache), 512).unwrap());
+    let first = Client::new(&disk);
+    assert!(first.read(0, bytes.len() as u64) == bytes);
+    let state = disk.cache_state().unwrap();
+    assert_eq!((state.stored, state.file_problem), (64, None));
+    server.served.blocks.lock().unwrap().clear();
+    let copy = copy(&cache);
+    let second = client(golden::open(&of(&copy), 512).unwrap());
+    assert!(read(&second, 0, bytes.len()) == bytes);
+    // The memory has less than the rest, so some of it may come twice.
+    assert_eq!(server.served.totals().0, 136, "the rest");
+}
+
+/// Returns a copy of a cache directory: what another process finds after `kill -9`.
+fn copy(cache: &TempDir) -> TempDir {
+    let copy = TempDir::new().unwrap();
+    for entry in std::fs::read_dir(cache.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn a_cache_file_that_is_truncated_in_use_costs_fetches_only() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(128));
+    let server = Server::nbd(bytes.clone());
+    let spec = GoldenImage { ram: Some(4 << 20), ..spec(&server.source, &cache) };
+    let client = client(golden::open(&spec, 512).unwrap());
+    assert!(read(&client, 0, bytes.len()) == bytes);
+    std::fs::File::options().write(true).open(cache_file(&cache)).unwrap().set_len(0).unwrap();
+    assert!(read(&client, 0, bytes.len()) == bytes);
+    assert!(server.served.totals().1 <= 2, "{:?}", server.served.totals());
+}
+
+#[test]
+fn a_warm_image_needs_its_source_no_more() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(100));
+    let server = Server::nbd(bytes.clone());
+    let disk = Arc::new(open(&server.source, &cache));
+    let phase = || disk.cache_state().unwrap().warm.map(|warm| warm.phase);
+    assert_eq!(phase(), None);
+    // The source goes and comes back meanwhile. No block is lost.
+    server.served.set_fault(Some(Fault::Gone));
+    golden::warm(disk.identity(), None).unwrap();
+    wait_until(|| disk.problem().is_some());
+    server.served.set_fault(None);
+    wait_until(|| phase() == Some(WarmPhase::Done));
+    assert_eq!((server.served.totals(), disk.problem()), ((100, 1), None));
+    assert_eq!(disk.cache_state().unwrap().stored, 100);
+    server.served.set_fault(Some(Fault::Gone));
+    let client = Client::new(&(disk.clone() as Arc<dyn Disk>));
+    assert!(read(&client, 0, bytes.len()) == bytes);
+    assert!(golden::warm("feed", None).unwrap_err().to_string().contains("attach a disk"));
+}
+
+#[test]
+fn warming_ends_when_it_cannot_go_on_or_is_not_wanted() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(200));
+    let server = Server::nbd(bytes.clone());
+    let spec = GoldenImage { cache_size: Some(4 << 20), ..spec(&server.source, &cache) };
+    let disk = golden::open(&spec, 512).unwrap();
+    let warm = || disk.cache_state().unwrap().warm.unwrap();
+    // A block an hour: the second one never comes.
+    golden::warm(disk.identity(), Some(18)).unwrap();
+    assert_eq!(warm().phase, WarmPhase::Running);
+    golden::cancel_warm(disk.identity()).unwrap();
+    assert_eq!(warm().phase, WarmPhase::Canceled);
+    golden::warm(disk.identity(), None).unwrap();
+    wait_until(|| warm().phase != WarmPhase::Running);
+    assert_eq!(warm().phase, WarmPhase::Failed);
+    assert!(warm().problem.unwrap().contains("cache_size"));
+    assert_eq!(disk.cache_state().unwrap().stored, 64);
+    server.served.set_fault(Some(Fault::Error(5)));
+    let wide = open(&server.source, &TempDir::new().unwrap());
+    golden::warm(wide.identity(), None).unwrap();
+    wait_until(|| wide.cache_state().unwrap().warm.unwrap().phase == WarmPhase::Failed);
+}
+
+#[test]
+fn a_boot_set_is_exported_and_imported() {
+    let (cache, other, bytes) = (TempDir::new().unwrap(), TempDir::new().unwrap(), image(100));
+    let server = Server::nbd(bytes);
+    let disk = open(&server.source, &cache);
+    let identity = disk.identity().to_owned();
+    assert!(golden::export_boot_set(&identity).unwrap_err().to_string().contains("boot a machine"));
+    let client = client(disk);
+    [9, 3, 70].into_iter().for_each(|block| _ = read(&client, block * BLOCK, 512));
+    let set = golden::export_boot_set(&identity).unwrap();
+    assert_eq!(set.blocks, [9, 3, 70]);
+    golden::import_boot_set(other.path(), &set).unwrap();
+    server.served.blocks.lock().unwrap().clear();
+    let ahead = open(&server.source, &other);
+    wait_until(|| ahead.cache_state().unwrap().stored == 3);
+    assert!([3, 9, 70].iter().eq(server.served.blocks.lock().unwrap().keys()));
 }

@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 mod cache;
+mod faults;
+mod full;
 mod servers;
 mod sources;

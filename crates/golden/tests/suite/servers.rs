@@ -1,9 +1,10 @@
 //! Servers that count how often they serve each block.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use serde_json::{Value, json};
 
@@ -16,8 +17,31 @@ pub(crate) struct Served {
     pub(crate) version: Mutex<String>,
     /// Number of times that each block was served.
     pub(crate) blocks: Mutex<BTreeMap<u64, u32>>,
+    /// Number of requests for more than the first byte.
+    pub(crate) requests: AtomicUsize,
+    fault: Mutex<Option<Fault>>,
+    fault_changed: Condvar,
+}
+
+/// Fault of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
     /// Connections are closed at once.
-    pub(crate) is_gone: Mutex<bool>,
+    Gone,
+    /// Requests get no answer.
+    Stall,
+    /// The connection ends within the data.
+    Short,
+    /// Bytes that are not of the protocol.
+    Noise,
+    /// Status of a web server, or error of an NBD server. Status 500 is for data alone.
+    Error(u32),
+    /// A web server sends data from the byte before the range.
+    OtherRange,
+    /// A web server ignores ranges.
+    All,
+    /// The server says that the image has this size.
+    Size(u64),
 }
 
 /// Server on loopback. Its threads end with the test's process.
@@ -33,8 +57,31 @@ impl Served {
         }
     }
 
-    fn is_gone(&self) -> bool {
-        *self.is_gone.lock().unwrap()
+    /// Sets what the server does wrong from now on.
+    pub(crate) fn set_fault(&self, fault: Option<Fault>) {
+        *self.fault.lock().unwrap() = fault;
+        self.fault_changed.notify_all();
+    }
+
+    /// Returns the fault of the next reply. A server that is gone ends the connection, and one that
+    /// stalls does so when it does not stall any more.
+    fn fault(&self) -> std::io::Result<Option<Fault>> {
+        let mut fault = self.fault.lock().unwrap();
+        let stalls = *fault == Some(Fault::Stall);
+        while *fault == Some(Fault::Stall) {
+            fault = self.fault_changed.wait(fault).unwrap();
+        }
+        match stalls || *fault == Some(Fault::Gone) {
+            true => Err(ErrorKind::ConnectionAborted.into()),
+            false => Ok(*fault),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        match *self.fault.lock().unwrap() {
+            Some(Fault::Size(size)) => size,
+            _ => self.image.lock().unwrap().len() as u64,
+        }
     }
 
     /// Returns the number of blocks that were served, and the most times that one was.
@@ -55,6 +102,11 @@ impl Server {
         let port = listener.local_addr().unwrap().port();
         serve(listener, &served, serve_nbd);
         Self { served, source: json!({"nbd": format!("nbd://127.0.0.1:{port}/gold")}) }
+    }
+
+    /// Returns the server of a kind, `nbd` or `http`.
+    pub(crate) fn of(kind: &str, image: Vec<u8>) -> Self {
+        if kind == "nbd" { Self::nbd(image) } else { Self::http(image) }
     }
 
     pub(crate) fn http(image: Vec<u8>) -> Self {
@@ -87,9 +139,7 @@ fn serve(
 }
 
 fn serve_nbd(mut stream: TcpStream, served: &Served) -> std::io::Result<()> {
-    if served.is_gone() {
-        return Ok(());
-    }
+    served.fault()?;
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
     let mut flags = [0; 4];
     stream.read_exact(&mut flags)?;
@@ -109,24 +159,32 @@ fn serve_nbd(mut stream: TcpStream, served: &Served) -> std::io::Result<()> {
     if !data.windows(4).any(|part| part == b"gold") {
         return stream.write_all(&reply(1 << 31 | 6, b"no such export"));
     }
-    let size = served.image.lock().unwrap().len() as u64;
     let mut info = 0u16.to_be_bytes().to_vec();
-    info.extend(size.to_be_bytes());
+    info.extend(served.size().to_be_bytes());
     info.extend(3u16.to_be_bytes());
     stream.write_all(&[reply(3, &info), reply(1, b"")].concat())?;
     loop {
         let mut request = [0; 28];
         stream.read_exact(&mut request)?;
-        if served.is_gone() {
-            return Ok(());
-        }
-        let offset = u64::from_be_bytes(request[16..24].try_into().unwrap());
-        let len = u32::from_be_bytes(request[24..].try_into().unwrap()) as usize;
-        served.count(offset, len);
-        let mut reply = 0x6744_6698u32.to_be_bytes().to_vec();
-        reply.extend(0u32.to_be_bytes());
+        served.requests.fetch_add(1, Ordering::Relaxed);
+        let fault = served.fault()?;
+        let error = if let Some(Fault::Error(error)) = fault { error } else { 0 };
+        let magic: u32 = if fault == Some(Fault::Noise) { 7 } else { 0x6744_6698 };
+        let mut reply = magic.to_be_bytes().to_vec();
+        reply.extend(error.to_be_bytes());
         reply.extend(&request[8..16]);
-        reply.extend(&served.image.lock().unwrap()[offset as usize..offset as usize + len]);
+        if error == 0 {
+            let offset = u64::from_be_bytes(request[16..24].try_into().unwrap());
+            let len = u32::from_be_bytes(request[24..].try_into().unwrap()) as usize;
+            reply.extend(&served.image.lock().unwrap()[offset as usize..offset as usize + len]);
+            if fault.is_none() {
+                served.count(offset, len);
+            }
+        }
+        if fault == Some(Fault::Short) {
+            reply.truncate(1000);
+            return stream.write_all(&reply);
+        }
         stream.write_all(&reply)?;
     }
 }
@@ -137,7 +195,7 @@ fn serve_http(mut stream: TcpStream, served: &Served) -> std::io::Result<()> {
         let mut range = String::new();
         loop {
             let mut line = String::new();
-            if reader.read_line(&mut line)? == 0 || served.is_gone() {
+            if reader.read_line(&mut line)? == 0 {
                 return Ok(());
             }
             if let Some(found) = line.strip_prefix("Range: bytes=") {
@@ -147,18 +205,39 @@ fn serve_http(mut stream: TcpStream, served: &Served) -> std::io::Result<()> {
                 break;
             }
         }
+        let mut fault = served.fault()?;
         let (first, last) = range.split_once('-').unwrap();
-        let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
-        served.count(first as u64, last - first + 1);
+        let (mut first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+        let is_probe = first == last;
+        served.requests.fetch_add(usize::from(!is_probe), Ordering::Relaxed);
+        if is_probe && matches!(fault, Some(Fault::Error(500) | Fault::OtherRange)) {
+            fault = None;
+        }
         let image = served.image.lock().unwrap().clone();
+        let status = match fault {
+            Some(Fault::Noise) => return stream.write_all(b"\x00\x01\x02 noise\r\n\r\n"),
+            Some(Fault::Error(status)) => status,
+            Some(Fault::All) => 200,
+            _ => 206,
+        };
+        if fault == Some(Fault::OtherRange) {
+            first -= 1;
+        }
+        if fault.is_none() {
+            served.count(first as u64, last - first + 1);
+        }
+        let body = if status == 206 { &image[first..=last] } else { b"sorry".as_slice() };
         let head = format!(
-            "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {first}-{last}/{}\r\n\
+            "HTTP/1.1 {status} Text\r\nContent-Range: bytes {first}-{last}/{}\r\n\
              Content-Length: {}\r\nETag: {}\r\n\r\n",
-            image.len(),
-            last - first + 1,
+            served.size(),
+            body.len(),
             served.version.lock().unwrap()
         );
         stream.write_all(head.as_bytes())?;
-        stream.write_all(&image[first..=last])?;
+        if fault == Some(Fault::Short) {
+            return stream.write_all(&body[..body.len() / 2]);
+        }
+        stream.write_all(body)?;
     }
 }

@@ -19,6 +19,13 @@ pub(crate) fn open(source: &Value, cache: &TempDir) -> GoldenDisk {
     golden::open(&spec(source, cache), 512).unwrap()
 }
 
+/// Waits for something that no event tells.
+pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
 pub(crate) fn client(disk: GoldenDisk) -> Client {
     Client::new(&(Arc::new(disk) as Arc<dyn Disk>))
 }
@@ -91,9 +98,7 @@ fn a_web_server_with_another_version_is_noticed() {
     *server.served.version.lock().unwrap() = "\"2\"".into();
     let waits = client.send(RequestKind::Read, BLOCK as u64, 512, Vec::new(), 0);
     // The former version comes back, and the request goes on.
-    while disk.problem().is_none() {
-        std::thread::yield_now();
-    }
+    wait_until(|| disk.problem().is_some());
     assert!(disk.problem().unwrap().contains("changed"), "{:?}", disk.problem());
     *server.served.version.lock().unwrap() = "\"1\"".into();
     let (outcome, data) = waits.wait();

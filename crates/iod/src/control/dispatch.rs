@@ -11,9 +11,9 @@ use vhost_user::StopSignal;
 
 use super::ControlServer;
 use crate::disk_registry::DiskRegistry;
-use crate::handover;
 use crate::keeper_link::KeeperInfo;
 use crate::open_disk::Sources;
+use crate::{golden_calls, handover};
 
 /// Action after the reply to a line.
 #[derive(Debug)]
@@ -184,6 +184,10 @@ fn carry_out(
             disk_registry.uplink(&spec)?;
             Ok(Value::Object(Default::default()))
         }
+        call @ (Call::GoldenWarm(_)
+        | Call::GoldenCancel(_)
+        | Call::GoldenExport(_)
+        | Call::GoldenImport(_)) => golden_calls::run(call, disk_registry),
         Call::Stats(query) => value::<Stats>(disk_registry.stats(query.id.as_deref())?),
         Call::Metrics => metrics(disk_registry),
         Call::Upgrade(upgrade) => {

@@ -231,6 +231,12 @@ impl DiskRegistry {
         Ok(stats)
     }
 
+    /// Returns the identity of the golden image below a disk. `None` if there is no such disk or image.
+    pub(crate) fn golden_identity(&self, id: &str) -> Option<String> {
+        let served_disk = self.disks().by_id.get(id)?.served_disk.clone()?;
+        served_disk.cache_state().map(|state| state.identity)
+    }
+
     /// Returns the disks that wait for space, as soon as they differ from `known` or the caller hangs
     /// up.
     ///

@@ -7,7 +7,7 @@ use model::report::{DiskState, DiskStats, ReactorStats, Stats, WorkerStart};
 
 use super::ports::Residence;
 use super::text::{MetricType, Page};
-use super::{broken_rings, golden, layers, polling, ports, shares};
+use super::{broken_rings, golden, layers, overlay, polling, ports, shares};
 use crate::served_disk::ServedDisk;
 use crate::stats::{op, stage, unix_seconds};
 
@@ -57,6 +57,7 @@ pub(crate) fn page(source: &Source) -> String {
     gauges(&mut page, &source.stats.disks);
     layers::disks(&mut page, &source.stats.disks);
     golden::disks(&mut page, &source.stats.disks);
+    overlay::disks(&mut page, &source.stats.disks);
     shares::disks(&mut page, &source.stats.disks);
     broken_rings::disks(&mut page, &source.stats.disks);
     polling::disks(&mut page, &source.stats.disks);

@@ -22,6 +22,7 @@ mod broken_rings;
 mod families;
 mod golden;
 mod layers;
+mod overlay;
 mod polling;
 mod ports;
 mod preserved_socket;

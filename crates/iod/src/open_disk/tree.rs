@@ -18,6 +18,7 @@ use image::vhd::DiskType;
 use mapped::{LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
+use overlay::OverlayDisk;
 
 use super::image_journal::{self, ImageJournal};
 use super::model_storage::{ModelStorage, open_bytes};
@@ -73,7 +74,7 @@ pub(super) struct TreeOpener<'a> {
     images: Vec<LowerImage>,
     memory: Option<Arc<OwnedFd>>,
     journal: Option<Arc<OwnedFd>>,
-    overlay: Option<Arc<OwnedFd>>,
+    overlay: Option<Arc<OverlayDisk>>,
     golden_identity: Option<String>,
     notes: Vec<String>,
     refusal: Option<OpenError>,

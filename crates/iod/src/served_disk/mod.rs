@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{BlkDevice, DeviceOptions};
-use disk::{CacheState, Disk, Geometry, LayerCounts, Replaceable};
+use disk::{CacheState, Disk, Geometry, LayerCounts, OverlayCounts, Replaceable};
 use memory::MemoryShare;
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
@@ -289,6 +289,11 @@ impl ServedDisk {
     /// Returns the state of the cache of a golden image below, if there is one.
     pub fn cache_state(&self) -> Option<CacheState> {
         self.disk.cache_state()
+    }
+
+    /// Returns the counts of the overlay, if the disk has one.
+    pub fn overlay_counts(&self) -> Option<OverlayCounts> {
+        self.disk.overlay_counts()
     }
 
     /// Returns the virtio device with its statistics.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use disk::Disk;
 use model::spec::Backend;
+use overlay::OverlayDisk;
 
 use crate::open_disk::{LowerImage, Opened, Sources, StorageDisks, TreeFile};
 use crate::pool::Pool;
@@ -26,8 +27,8 @@ pub(crate) struct ServedTree {
     memory: Option<Arc<OwnedFd>>,
     /// Descriptor of the journal of the image at the top, if it is written.
     journal: Option<Arc<OwnedFd>>,
-    /// Descriptor of the writes of an overlay.
-    overlay: Option<Arc<OwnedFd>>,
+    /// Overlay of the disk, if it has one.
+    pub(crate) overlay: Option<Arc<OverlayDisk>>,
     /// Descriptors that were handed in for the files, by their numbers in the spec.
     handed_in: BTreeMap<u32, OwnedFd>,
     /// Notes on the files, with remedies.
@@ -72,6 +73,12 @@ impl ServedTree {
         for file in &self.files {
             pool.full_watch().add(id, file.name.to_string(), file.disk.room_waits());
         }
+        if let Some(overlay) = &self.overlay
+            && overlay.overlay_counts().is_some_and(|counts| !counts.has_overflow)
+        {
+            let place = format!("the memory of the overlay of {id}");
+            pool.full_watch().add(id, place, overlay.room_waits());
+        }
     }
 
     /// Duplicates the descriptors from which a successor opens the tree.
@@ -81,7 +88,7 @@ impl ServedTree {
     pub(super) fn sources(&self) -> io::Result<Sources> {
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
         let journal = self.journal.as_deref().map(OwnedFd::try_clone).transpose()?;
-        let overlay = self.overlay.as_deref().map(OwnedFd::try_clone).transpose()?;
+        let overlay = self.overlay.as_ref().map(|one| one.memory().try_clone()).transpose()?;
         let files = self.handed_in.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
         let files = files.collect::<io::Result<_>>()?;
         Ok(Sources { memory, journal, overlay, files, ..Sources::default() })

@@ -5,6 +5,7 @@ mod features;
 mod golden;
 mod keeper;
 mod layers;
+mod overlay;
 mod polling;
 mod requests;
 mod storage_errors;
@@ -126,6 +127,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         small_writes: served_disk.small_writes(),
         layers: served_disk.layer_counts().map(layers::of),
         golden: served_disk.cache_state().map(golden::of),
+        overlay: served_disk.overlay_counts().map(overlay::of),
         storage_errors: stats.storage_errors.map(storage_errors::of),
         broken_rings: broken_rings::of(device),
         broken_rings_total: stats.broken_rings,
@@ -165,6 +167,12 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
     }
     if waiting == 0 {
         return None;
+    }
+    if served_disk.overlay_counts().is_some_and(|counts| counts.is_full) {
+        return Some(format!(
+            "{waiting} requests wait because memory and overflow file of {place} are full; make room \
+             for the overflow file, or discard blocks in the guest, and they continue by themselves"
+        ));
     }
     Some(format!(
         "{waiting} requests wait because the storage of {place} is full; make room there and \

@@ -2,14 +2,19 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::common::sectors::{connect, read, write};
 use crate::common::*;
+use crate::golden_servers::{self, BLOCK, Fault, Server};
 use image::qcow2::{CreateOptions, create_file};
+use model::report::{GoldenStats, WarmPhase};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::process::eventually;
+use testkit::raw::request::Request;
 
 const MIB: u64 = 1 << 20;
 
@@ -98,4 +103,121 @@ fn writes_go_to_an_image_over_a_golden_one() {
     kill_worker(&mut io);
     let mut guest = connect(&io.socket("d"));
     assert_eq!([7, 8, 1000].map(|sector| read(&mut guest, sector)), [1, 3, 2]);
+}
+
+/// Attaches a read-only disk `id` on a golden image.
+fn attach(io: &Io, id: &str, source: &Value, cache: &Path) -> PathBuf {
+    let mut spec = io.spec(id, json!({"golden": {"source": source, "cache": cache}}));
+    spec["read_only"] = json!(true);
+    io.caller().disk("disk.attach", spec);
+    io.socket(id)
+}
+
+fn state(io: &Io) -> GoldenStats {
+    io.caller().stats().disks[0].golden.clone().unwrap()
+}
+
+/// Reads blocks of an image. Returns false if the process that serves them ends.
+fn read_blocks(socket: &Path, bytes: &[u8], blocks: Range<usize>) -> bool {
+    let mut guest = connect(socket);
+    blocks.into_iter().all(|block| {
+        let request = Request::read((block * BLOCK / 512) as u64, BLOCK as u32);
+        let Ok(done) = guest.run(0, &request) else { return false };
+        assert!(done.data == bytes[block * BLOCK..(block + 1) * BLOCK], "block {block}");
+        true
+    })
+}
+
+/// Reads a whole image.
+fn read_all(socket: &Path, bytes: &[u8]) -> bool {
+    read_blocks(socket, bytes, 0..bytes.len() / BLOCK)
+}
+
+#[test]
+fn a_killed_worker_fetches_no_stored_block_again() {
+    let mut io = Io::start();
+    let (cache, bytes) = (io.folder.path().join("cache"), golden_servers::image(300));
+    let server = Server::nbd(bytes.clone());
+    let socket = attach(&io, "g", &server.source, &cache);
+    std::thread::scope(|scope| {
+        scope.spawn(|| read_all(&socket, &bytes));
+        eventually("forty blocks are fetched", || server.served.totals().0 > 40);
+        kill_worker(&mut io);
+    });
+    assert!(read_all(&socket, &bytes));
+    // The worker had at most eight flights.
+    let twice = server.served.blocks.lock().unwrap().values().filter(|count| **count > 1).count();
+    assert!(twice <= 8, "{twice} blocks were fetched again");
+    assert_eq!(server.served.totals().0, 300);
+    server.served.blocks.lock().unwrap().clear();
+    kill_worker(&mut io);
+    assert!(read_all(&socket, &bytes));
+    assert_eq!((server.served.totals(), state(&io).fetched), ((0, 0), 0), "warm");
+}
+
+#[test]
+fn two_processes_share_a_cache() {
+    let (first, second) = (Io::start(), Io::start());
+    let (cache, bytes) = (first.folder.path().join("cache"), golden_servers::image(100));
+    let server = Server::http(bytes.clone());
+    // Both know an empty cache file, and the first one fills it.
+    let sockets = [&first, &second].map(|io| attach(io, "g", &server.source, &cache));
+    assert!(read_all(&sockets[0], &bytes) && read_all(&sockets[1], &bytes));
+    assert_eq!((server.served.totals(), state(&second).fetched), ((100, 1), 0));
+    assert_eq!((state(&first).stored, state(&second).stored), (100, 100));
+}
+
+#[test]
+fn an_export_of_another_ringway_is_a_source() {
+    let (store, host) = (Io::start(), Io::start());
+    let (path, _) = golden(&store);
+    store.caller().disk("disk.attach", store.spec("gold", json!({ "file": path })));
+    let socket = store.socket("gold.nbd");
+    let export = json!({"id": "gold", "socket": socket, "read_only": true});
+    store.caller().call("disk.export", export).unwrap();
+    let source = json!({"nbd": format!("nbd+unix:///gold?socket={}", socket.display())});
+    let disk = attach(&host, "g", &source, &host.folder.path().join("cache"));
+    let mut guest = connect(&disk);
+    assert_eq!([7, 1000, 2047].map(|sector| read(&mut guest, sector)), [1, 2, 0]);
+    assert_eq!(state(&host).fetched, 3);
+}
+
+#[test]
+fn an_image_is_warmed_and_its_boot_set_moves() {
+    let (io, other) = (Io::start(), Io::start());
+    let (cache, bytes) = (io.folder.path().join("cache"), golden_servers::image(50));
+    let server = Server::nbd(bytes.clone());
+    let call = |method: &str, params: Value| io.caller().call(method, params);
+    attach(&io, "g", &server.source, &cache);
+    assert!(read_blocks(&io.socket("g"), &bytes, 1..2));
+    let set = call("golden.export_boot_set", json!({"image": "g"})).unwrap();
+    assert_eq!(set["blocks"], json!([1]));
+    let there = other.folder.path().join("cache");
+    let import = json!({"cache": there, "boot_set": set});
+    other.caller().call("golden.import_boot_set", import).unwrap();
+    attach(&other, "g", &server.source, &there);
+    eventually("the boot set is fetched", || state(&other).fetched == 1);
+    // A block in a long time; then without a limit.
+    let identity = state(&io).identity;
+    call("golden.warm", json!({"image": identity, "rate": 65536})).unwrap();
+    call("golden.cancel", json!({"image": "g"})).unwrap();
+    assert_eq!(state(&io).warm.unwrap().phase, WarmPhase::Canceled);
+    call("golden.warm", json!({"image": "g"})).unwrap();
+    eventually("the image is warm", || state(&io).warm.unwrap().phase == WarmPhase::Done);
+    assert_eq!((state(&io).stored, state(&io).size), (50, bytes.len() as u64));
+    server.served.set_fault(Some(Fault::Gone));
+    assert!(read_all(&io.socket("g"), &bytes));
+    for (method, params, reason) in [
+        ("golden.warm", json!({"image": "x"}), "attach a disk on it first"),
+        ("golden.warm", json!({"image": "g", "rate": 1}), "rate must be at least"),
+        ("golden.import_boot_set", json!({"cache": "c", "boot_set": set}), "must be an absolute"),
+        (
+            "golden.import_boot_set",
+            json!({"cache": "/c", "boot_set": {"format": 2, "identity": "a", "blocks": []}}),
+            "format 2",
+        ),
+    ] {
+        let error = call(method, params).unwrap_err().message;
+        assert!(error.contains(reason), "{error}");
+    }
 }

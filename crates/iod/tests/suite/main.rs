@@ -19,6 +19,9 @@ mod fence;
 mod full;
 mod full_snapshots;
 mod golden;
+#[path = "../../../golden/tests/suite/servers.rs"]
+#[allow(dead_code, reason = "the tests of golden use the rest")]
+mod golden_servers;
 mod handover;
 mod idle;
 mod image_calls;

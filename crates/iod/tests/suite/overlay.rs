@@ -3,12 +3,19 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::common::sectors::{connect, flush, read, write, write_bytes};
 use crate::common::*;
+use model::report::{DiskState, DiskStats};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::in_namespace::in_little_room;
+use testkit::process::eventually;
+use testkit::raw::Guest;
+use testkit::raw::guest::{Pending, WaitEvent};
+use testkit::raw::request::{Request, kind, status};
 
 const MIB: u64 = 1 << 20;
 /// Disk, larger than the memory of its overlay.
@@ -61,7 +68,7 @@ fn writes_survive_kills_and_upgrades_until_a_reset() {
             write_bytes(&mut guest, at * 2048, &vec![at as u8; MIB as usize]);
         }
         flush(&mut guest);
-        let check = |guest: &mut testkit::raw::Guest| {
+        let check = |guest: &mut Guest| {
             assert_eq!([7, 8].map(|sector| read(guest, sector)), [1, 2]);
             for at in 1..SIZE / MIB {
                 assert_eq!(read(guest, at * 2048 + 5), at as u8, "at {at}");
@@ -141,4 +148,82 @@ fn an_overlay_over_a_written_disk_keeps_it_as_it_is() {
     assert!(std::fs::read(&path).unwrap() == before);
     io.caller().call("disk.reset", json!({"id": "d"})).unwrap();
     assert_eq!([7, 8].map(|sector| read(&mut guest, sector)), [1, 2]);
+}
+
+const FULL: &str =
+    concat!(module_path!(), "::writes_that_have_no_room_wait_and_go_on_when_there_is");
+
+#[test]
+fn writes_that_have_no_room_wait_and_go_on_when_there_is() {
+    in_little_room(FULL, 16, full).unwrap();
+}
+
+fn only_disk(io: &Io) -> DiskStats {
+    io.caller().stats().disks.remove(0)
+}
+
+/// Writes blocks that were not written, from the one at `next` on, until a write waits.
+fn use_up(io: &Io, guest: &mut Guest, next: &mut u64) -> Pending {
+    loop {
+        let mark = guest.memory.mark();
+        let pending = guest.submit(0, &Request::write(*next * 8, &[5; 4096])).unwrap();
+        *next += 1;
+        guest.kick(0).unwrap();
+        let mut event = WaitEvent::Silent;
+        while event == WaitEvent::Silent {
+            if only_disk(io).waiting > 0 {
+                return pending;
+            }
+            event = guest.wait(0, Duration::from_millis(20)).unwrap();
+        }
+        assert_eq!(guest.status(&pending).unwrap(), status::OK);
+        guest.memory.release(mark);
+    }
+}
+
+fn full(dir: &Path) {
+    let io = Io::start();
+    let path = image(&io.folder, "large.raw", 64 * MIB);
+    let tree = json!({"overlay": {"base": {"file": path}, "ram": 4 * MIB,
+                                  "overflow": dir.join("overflow")}});
+    attach(&io, "d", tree);
+    let mut guest = connect(&io.socket("d"));
+    let filler = dir.join("filler");
+    std::fs::write(&filler, vec![1; 8 << 20]).unwrap();
+    let mut next = 0;
+    for at in 0..6 {
+        write_bytes(&mut guest, at * 2048, &vec![at as u8; MIB as usize]);
+        next += 256;
+    }
+    let waiting = use_up(&io, &mut guest, &mut next);
+    let disk = only_disk(&io);
+    assert_eq!(disk.state, DiskState::Waiting);
+    assert!(disk.alert.unwrap().contains("make room for the overflow file"));
+    let overlay = disk.overlay.unwrap();
+    assert!(overlay.is_full && overlay.waiting_bytes == 4096, "{overlay:?}");
+    assert!(overlay.ram_used_bytes + (64 << 10) >= overlay.ram_bytes, "{overlay:?}");
+    assert!(overlay.overflow_used_bytes > 4 * MIB, "{overlay:?}");
+    let metrics = io.caller().call("metrics", Value::Null).unwrap().to_string();
+    assert!(metrics.contains("ringway_disk_overlay_full{disk=\\\"d\\\"} 1"), "{metrics}");
+    // Reads go on, and so does what needs no room: an upgrade, and a reset.
+    assert_eq!(read(&mut guest, 2048), 1);
+    io.caller().call("upgrade", Value::Null).unwrap();
+    eventually("it waits again", || only_disk(&io).waiting == 1);
+    // The file system gets room.
+    std::fs::remove_file(&filler).unwrap();
+    assert_eq!(guest.finish(0, &waiting).unwrap().status, status::OK);
+    eventually("nothing waits", || only_disk(&io).state == DiskState::Active);
+    // The guest gives space back.
+    let waiting = use_up(&io, &mut guest, &mut next);
+    let discard = Request::range(kind::DISCARD, 0, 4096, 0);
+    assert_eq!(guest.run(0, &discard).unwrap().status, status::OK);
+    assert_eq!(guest.finish(0, &waiting).unwrap().status, status::OK);
+    // A reset lets a write go on, too, and it is in the new contents.
+    let last = next;
+    let waiting = use_up(&io, &mut guest, &mut next);
+    let sector = (next - 1) * 8;
+    io.caller().call("disk.reset", json!({"id": "d"})).unwrap();
+    assert_eq!(guest.finish(0, &waiting).unwrap().status, status::OK);
+    assert_eq!([sector, last * 8 - 8].map(|sector| read(&mut guest, sector)), [5, 0]);
+    eventually("nothing waits", || only_disk(&io).state == DiskState::Active);
 }

@@ -6,6 +6,7 @@
 //! VMs are created through the API.
 
 pub mod api_scale;
+pub mod bootstorm;
 pub mod hung_sr;
 mod raw;
 pub mod responsive;

@@ -5,7 +5,7 @@
 //! the control slice, like a login through sshd. The other is outside all slices, where `xe` moves
 //! itself to the control slice when it starts.
 
-mod caller;
+pub(in crate::toolstack) mod caller;
 mod ends;
 mod host;
 

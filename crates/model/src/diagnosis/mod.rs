@@ -22,6 +22,7 @@ mod history;
 mod judge;
 mod layers;
 mod nic;
+mod overlay;
 mod polling;
 mod restart;
 mod share;
@@ -122,6 +123,9 @@ pub struct DiskVerdict {
     /// Sentences on the scheduler of the storage: the depth in force, and pieces of large requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
+    /// Sentence on the overlay, if it will soon be full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<String>,
     /// Past events that another cause outweighs: a restart; requests that the storage failed, or
     /// that failed because they may have ended their process; slow requests, if all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,6 +143,7 @@ impl DiskVerdict {
             next: None,
             polling: None,
             share: None,
+            overlay: None,
             past: None,
         }
     }

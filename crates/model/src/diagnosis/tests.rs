@@ -231,6 +231,24 @@ fn states() -> Vec<Row> {
             }),
             "the storage is full",
         ),
+        (
+            Cause::Full,
+            state(DiskState::Waiting).with(|case| {
+                case.disk().waiting = 2;
+                case.disk().overlay = Some(OverlayStats {
+                    ram_bytes: 4 << 20,
+                    ram_used_bytes: 4 << 20,
+                    has_overflow: true,
+                    overflow_used_bytes: 1 << 30,
+                    overflow_limit_bytes: Some(1 << 30),
+                    waiting_bytes: 8192,
+                    is_full: true,
+                    ..OverlayStats::default()
+                });
+            }),
+            "waits for room in its overlay: 8 KiB have no room in memory and overflow file (4 MiB of 4 \
+             MiB in memory, 1 GiB of at most 1 GiB in the overflow file)",
+        ),
         (Cause::Paused, state(DiskState::Paused), "is paused"),
         (
             Cause::Fence,
@@ -339,6 +357,23 @@ fn events() -> Vec<Row> {
 }
 
 #[test]
+fn an_overlay_that_is_soon_full_is_told_with_every_verdict() {
+    let overlay = |room: u64| OverlayStats {
+        ram_bytes: room,
+        bytes_per_second: Some(1 << 20),
+        ..OverlayStats::default()
+    };
+    let warning = |room: u64| {
+        let stats = overlay(room).with_forecast();
+        Case::idle().with(|case| case.disk().overlay = Some(stats)).verdict().overlay
+    };
+    assert_eq!(warning(1 << 40), None);
+    let expected =
+        "Its overlay is full in 4.3 min at the present rate: 0 bytes of 256 MiB in memory.";
+    assert_eq!(warning(256 << 20).as_deref(), Some(expected));
+}
+
+#[test]
 fn every_cause_is_told_in_one_sentence() {
     for (cause, case, part) in flows().into_iter().chain(states()).chain(events()) {
         let verdict = case.verdict();
@@ -350,6 +385,7 @@ fn every_cause_is_told_in_one_sentence() {
         assert_eq!(verdict.neighbour.as_deref(), neighbour);
         // An alert names the remedy itself.
         let fine = [Cause::Idle, Cause::Healthy, Cause::Full].contains(&cause);
+        let fine = fine && case.now.disks[0].overlay.is_none();
         assert_eq!(verdict.next.is_none(), fine, "{verdict:?}");
     }
 }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BrokenRing, GoldenStats, Latency, LayerStats, OldestRequest, OpCounts, PollStats, QueueStats,
-    ShareReport, SlowRequest, StageTimes,
+    BrokenRing, GoldenStats, Latency, LayerStats, OldestRequest, OpCounts, OverlayStats, PollStats,
+    QueueStats, ShareReport, SlowRequest, StageTimes,
 };
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
@@ -182,6 +182,9 @@ pub struct DiskStats {
     /// Golden image below the disk, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub golden: Option<GoldenStats>,
+    /// Overlay of the disk, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<OverlayStats>,
     /// Requests that failed because of the storage, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_errors: Option<StorageErrors>,
@@ -285,6 +288,7 @@ impl DiskStats {
             small_writes: 0,
             layers: None,
             golden: None,
+            overlay: None,
             storage_errors: None,
             broken_rings: Vec::new(),
             broken_rings_total: 0,

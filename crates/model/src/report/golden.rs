@@ -1,5 +1,7 @@
 //! Report of the golden image below a disk.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Cache of the golden image below a disk. All disks of the process on the image share it, so they
@@ -9,6 +11,15 @@ use serde::{Deserialize, Serialize};
 pub struct GoldenStats {
     /// Identity of the image.
     pub identity: String,
+    /// Size of the image in bytes.
+    pub size: u64,
+    /// Path of the cache file.
+    pub file: PathBuf,
+    /// Blocks of 64 KiB in the cache file.
+    pub stored: u64,
+    /// Reason why new blocks are not in the cache file, if they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_problem: Option<String>,
     /// Blocks of 64 KiB that requests found in memory.
     pub hits: u64,
     /// Blocks that requests had to wait for.
@@ -24,4 +35,34 @@ pub struct GoldenStats {
     /// Reason why requests wait for the source, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Fetching of the whole image, if an operator asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm: Option<WarmStats>,
+}
+
+/// Fetching of a whole golden image into its cache file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmStats {
+    /// Whether it goes on, and how it ended.
+    pub phase: WarmPhase,
+    /// Most bytes a second. `None` without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    /// Reason of a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Phase of the fetching of a whole golden image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmPhase {
+    /// Blocks are being fetched, or wait for the source.
+    Running,
+    /// All blocks are in the cache file.
+    Done,
+    /// An operator has ended it.
+    Canceled,
+    /// It cannot go on.
+    Failed,
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    Detach, DiskRef, KnownFull, NicRef, Replace, Resize, RpcError, SetCaps, SetLimits, SetPoll,
-    SetWeight, Snapshot, StatsQuery, Unexport, Upgrade, code,
+    Detach, DiskRef, GoldenImport, GoldenRef, GoldenWarm, KnownFull, NicRef, Replace, Resize,
+    RpcError, SetCaps, SetLimits, SetPoll, SetWeight, Snapshot, StatsQuery, Unexport, Upgrade,
+    code,
 };
 use crate::calibration::{Calibrate, ProfileQuery};
 use crate::export::ExportSpec;
@@ -17,7 +18,7 @@ use crate::image::{
 use crate::image_stream::{ImageCopy, ImageExport, ImageImport};
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
-use crate::spec::{Backend, DiskSpec, FileRef};
+use crate::spec::{Backend, DiskSpec, FileRef, MIN_GOLDEN_RATE};
 
 /// A call with checked parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +97,14 @@ pub enum Call {
     StorageProfile(ProfileQuery),
     /// `storage.progress`: report how far the running measurements are.
     StorageProgress,
+    /// `golden.warm`: fetch a whole golden image into its cache file, in the background.
+    GoldenWarm(GoldenWarm),
+    /// `golden.cancel`: end the fetching of a whole golden image.
+    GoldenCancel(GoldenRef),
+    /// `golden.export_boot_set`: report the boot set of a golden image.
+    GoldenExport(GoldenRef),
+    /// `golden.import_boot_set`: store a boot set in a cache directory.
+    GoldenImport(GoldenImport),
     /// `stats`: report everything, or one disk or NIC.
     Stats(StatsQuery),
     /// `metrics`: report everything in the OpenMetrics text format.
@@ -110,7 +119,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 41] = [
+pub const METHODS: [&str; 45] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -147,6 +156,10 @@ pub const METHODS: [&str; 41] = [
     "storage.calibrate",
     "storage.profile",
     "storage.progress",
+    "golden.warm",
+    "golden.cancel",
+    "golden.export_boot_set",
+    "golden.import_boot_set",
     "stats",
     "metrics",
     "upgrade",
@@ -183,6 +196,7 @@ impl Call {
             }
             method if method.starts_with("image.") => Self::parse_image(method, params),
             method if method.starts_with("storage.") => Self::parse_storage(method, params),
+            method if method.starts_with("golden.") => Self::parse_golden(method, params),
             "stats" => Ok(Self::Stats(typed(params)?)),
             "metrics" => Ok(Self::Metrics),
             "upgrade" => {
@@ -256,6 +270,30 @@ impl Call {
                 Ok(Self::StorageProfile(query))
             }
             "storage.progress" => Ok(Self::StorageProgress),
+            other => Err(unknown(other)),
+        }
+    }
+
+    /// Parses a call on a golden image.
+    fn parse_golden(method: &str, params: Value) -> Result<Self, RpcError> {
+        match method {
+            "golden.warm" => {
+                let warm: GoldenWarm = typed(params)?;
+                if warm.rate.is_some_and(|rate| rate < MIN_GOLDEN_RATE) {
+                    return Err(invalid(format!("rate must be at least {MIN_GOLDEN_RATE}")));
+                }
+                Ok(Self::GoldenWarm(warm))
+            }
+            "golden.cancel" => Ok(Self::GoldenCancel(typed(params)?)),
+            "golden.export_boot_set" => Ok(Self::GoldenExport(typed(params)?)),
+            "golden.import_boot_set" => {
+                let import: GoldenImport = typed(params)?;
+                if !import.cache.is_absolute() {
+                    return Err(invalid("cache must be an absolute path".into()));
+                }
+                import.boot_set.validate().map_err(invalid)?;
+                Ok(Self::GoldenImport(import))
+            }
             other => Err(unknown(other)),
         }
     }

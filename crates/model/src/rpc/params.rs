@@ -12,7 +12,7 @@ use crate::image::{ImageFormat, snapshot_format};
 use crate::nic::NicLimits;
 use crate::poll::PollChange;
 use crate::share::{DEFAULT_WEIGHT, DiskShare};
-use crate::spec::Backend;
+use crate::spec::{Backend, BootSet};
 
 /// Most disks of one `disk.snapshot`: all of them wait until the last one is ready.
 pub const MAX_SNAPSHOT_DISKS: usize = 255;
@@ -172,6 +172,35 @@ pub struct KnownFull {
     /// answered at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<BTreeSet<String>>,
+}
+
+/// Reference to the golden image below a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GoldenRef {
+    /// Id of a disk on the image, or identity of the image.
+    pub image: String,
+}
+
+/// Parameters of `golden.warm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GoldenWarm {
+    /// Id of a disk on the image, or identity of the image.
+    pub image: String,
+    /// Most bytes a second, at least 65,536. When absent, there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+}
+
+/// Parameters of `golden.import_boot_set`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GoldenImport {
+    /// Absolute path of the cache directory.
+    pub cache: PathBuf,
+    /// Boot set that `golden.export_boot_set` has reported.
+    pub boot_set: BootSet,
 }
 
 /// Parameters of `upgrade`.

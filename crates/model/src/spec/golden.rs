@@ -11,6 +11,10 @@ use super::{SpecError, refuse};
 pub const MAX_GOLDEN_BYTES: u64 = 2 << 40;
 /// Least memory of a golden image, in bytes: 64 blocks.
 pub const MIN_GOLDEN_RAM_BYTES: u64 = 4 << 20;
+/// Least bytes a second from the source: a block.
+pub const MIN_GOLDEN_RATE: u64 = 64 << 10;
+/// Begin of an identity that is the SHA-256 of the image. 64 hexadecimal digits follow.
+pub const DIGEST_PREFIX: &str = "sha256:";
 /// Longest address of a source, in bytes.
 const MAX_ADDRESS_BYTES: usize = 2048;
 /// Longest identity, in bytes.
@@ -26,8 +30,9 @@ pub struct GoldenImage {
     pub source: GoldenSource,
     /// Directory of the cache, which all images of the host may share.
     pub cache: PathBuf,
-    /// Identity that the image must have. A disk whose spec has none takes that of the source when it
-    /// is attached, and keeps it.
+    /// Identity that the image must have: one that a former attach reported, or `sha256:HEX`, the
+    /// digest of the image. A disk whose spec has none takes that of the source when it is attached,
+    /// and keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
     /// Memory for blocks in bytes, at least [`MIN_GOLDEN_RAM_BYTES`]. All disks of a process that use
@@ -222,6 +227,29 @@ impl fmt::Display for GoldenSource {
     }
 }
 
+/// Checks that an identity is one that Ringway makes, or a digest.
+pub(crate) fn check_identity(identity: &str) -> Result<(), String> {
+    if let Some(digest) = identity.strip_prefix(DIGEST_PREFIX) {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        return match digest.len() == 64 && digest.bytes().all(is_digit) {
+            true => Ok(()),
+            false => Err(format!(
+                "the identity of the golden image is not {DIGEST_PREFIX} with 64 digits of 0-9 and \
+                 a-f; give what `sha256sum` prints"
+            )),
+        };
+    }
+    let is_plain = identity.bytes().all(|byte| byte.is_ascii_graphic());
+    match !identity.is_empty() && identity.len() <= MAX_IDENTITY_BYTES && is_plain {
+        true => Ok(()),
+        false => {
+            Err("the identity of the golden image is neither one that `ringway golden status` \
+                      shows nor a digest"
+                .into())
+        }
+    }
+}
+
 impl GoldenImage {
     /// Checks that every value is in its range.
     pub(super) fn validate(&self, block_size: u64) -> Result<(), SpecError> {
@@ -232,12 +260,7 @@ impl GoldenImage {
             return refuse("backend", "the source of the golden image is empty; give a file");
         }
         if let Some(identity) = &self.identity {
-            let is_plain = identity.bytes().all(|byte| byte.is_ascii_graphic());
-            if identity.is_empty() || identity.len() > MAX_IDENTITY_BYTES || !is_plain {
-                let problem = "the identity of the golden image is not one that \
-                               `ringway golden status` shows";
-                return refuse("backend", problem);
-            }
+            check_identity(identity).or_else(|problem| refuse("backend", problem))?;
         }
         let least = MIN_GOLDEN_RAM_BYTES;
         for (name, value) in [("ram", self.ram), ("cache_size", self.cache_size)] {
@@ -248,7 +271,7 @@ impl GoldenImage {
                 );
             }
         }
-        if self.rate.is_some_and(|rate| rate < 64 << 10) {
+        if self.rate.is_some_and(|rate| rate < MIN_GOLDEN_RATE) {
             let problem = "rate of the golden image is less than 65536 bytes a second; give more";
             return refuse("backend", problem);
         }
@@ -316,6 +339,10 @@ mod tests {
             (json!({"source": file(), "cache": "/c", "rate": 1}), "rate of the golden image"),
             (json!({"source": file(), "cache": "/c", "size": 100}), "size of the golden image"),
             (json!({"source": file(), "cache": "/c", "identity": "a b"}), "the identity"),
+            (
+                json!({"source": file(), "cache": "/c", "identity": "sha256:ab"}),
+                "`sha256sum` prints",
+            ),
             (json!({"source": file(), "cache": "/c", "colour": 1}), "unknown field"),
         ] {
             let error = parse(golden).unwrap_err();

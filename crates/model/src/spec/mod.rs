@@ -3,6 +3,7 @@
 mod backend;
 #[cfg(test)]
 mod backend_tests;
+mod boot_set;
 mod chain;
 mod check;
 mod golden;
@@ -21,11 +22,12 @@ use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
 pub use crate::share::DiskShare;
 pub use backend::{Backend, FileRef, MAX_TREE_BYTES, MAX_TREE_DEPTH, MAX_TREE_FDS, MAX_TREE_FILES};
+pub use boot_set::{BOOT_SET_BLOCKS_MAX, BootSet};
 pub use check::{validate_block_size, validate_id, validate_socket};
 use check::{validate_no_socket, validate_serial};
 pub use golden::{
-    GoldenImage, GoldenSource, HostPort, HttpAddress, MAX_GOLDEN_BYTES, MIN_GOLDEN_RAM_BYTES,
-    NbdAddress, NbdServerAddress,
+    DIGEST_PREFIX, GoldenImage, GoldenSource, HostPort, HttpAddress, MAX_GOLDEN_BYTES,
+    MIN_GOLDEN_RAM_BYTES, MIN_GOLDEN_RATE, NbdAddress, NbdServerAddress,
 };
 pub use model_disk::{
     DeviceModel, DeviceSpeed, FlashModel, MAX_MODEL_DISK_BYTES, ModelDisk, PipeModel, SpindleModel,

@@ -1,5 +1,7 @@
 //! Reads.
 
+use std::sync::atomic::Ordering;
+
 use ::disk::{IoError, Request, RequestKind, SubmitOutcome};
 use ::memory::Buffers;
 use reactor::Context;
@@ -28,6 +30,7 @@ impl OverlayChannel {
         let end = request.offset + request.len;
         if self.copy_from_memory(&request.buffers, request.offset, end) {
             self.leave(hold);
+            self.shared.counters.memory_reads.fetch_add(1, Ordering::Relaxed);
             return SubmitOutcome::Done(request.complete(Ok(())));
         }
         let parent = self.new_parent(request.tag);
@@ -108,7 +111,8 @@ impl OverlayChannel {
         (at, len): (u64, u64),
         buffers: Buffers,
     ) {
-        let (target, offset) = match run {
+        let counters = &self.shared.counters;
+        let (target, offset, counter) = match run {
             Run::Memory => {
                 let copied = self.copy_from_memory(&buffers, at, at + len);
                 if copied {
@@ -117,9 +121,10 @@ impl OverlayChannel {
                 // The cleaner or another write has moved a part since the look.
                 return self.read_moved(context, parent, (at, len), buffers);
             }
-            Run::Base => (Target::Base, at),
-            Run::Overflow(offset) => (Target::Overflow, offset),
+            Run::Base => (Target::Base, at, &counters.base_reads),
+            Run::Overflow(offset) => (Target::Overflow, offset, &counters.overflow_reads),
         };
+        counter.fetch_add(1, Ordering::Relaxed);
         let tag = self.pieces.insert(Piece::Read { parent });
         let request = Request { kind: RequestKind::Read, offset, len, buffers, tag };
         self.submit_piece(context, target, request);

@@ -23,6 +23,7 @@ impl OverlayChannel {
         data: Option<Buffers>,
     ) {
         self.shared.counters.waits.fetch_add(1, Ordering::Relaxed);
+        self.shared.counters.waiting_bytes.fetch_add(len, Ordering::Relaxed);
         self.waiting.push_back(WaitingWrite { parent, offset, len, data, is_counted: false });
         self.check_full();
         self.set_timer(context);
@@ -57,13 +58,20 @@ impl OverlayChannel {
                 {
                     break;
                 }
-                let Some(one) = self.waiting.pop_front() else { break };
-                self.shared.room_waits.end(one.is_counted.into());
+                let Some(one) = self.next_waiting() else { break };
                 self.continue_write(context, one.parent, (one.offset, one.len), one.data);
             }
             self.check_full();
         }
         self.set_timer(context);
+    }
+
+    /// Takes the write that has waited longest. It counts as waiting no more.
+    pub(super) fn next_waiting(&mut self) -> Option<WaitingWrite> {
+        let one = self.waiting.pop_front()?;
+        self.shared.room_waits.end(one.is_counted.into());
+        self.shared.counters.waiting_bytes.fetch_sub(one.len, Ordering::Relaxed);
+        Some(one)
     }
 
     fn set_timer(&mut self, context: &mut Context<'_>) {
@@ -82,8 +90,7 @@ impl OverlayChannel {
 
     /// Ends all waiting writes.
     pub(super) fn end_all_waiting(&mut self, outcome: Result<(), IoError>) {
-        while let Some(one) = self.waiting.pop_front() {
-            self.shared.room_waits.end(one.is_counted.into());
+        while let Some(one) = self.next_waiting() {
             self.end_part(one.parent, outcome, one.data.unwrap_or_default());
         }
     }

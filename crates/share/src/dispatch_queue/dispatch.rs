@@ -1,21 +1,22 @@
 //! Choice of the next request.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
+use super::backlog::Look;
 use super::held::{Counted, Place};
 use super::{Dispatch, DispatchQueue, Sent};
 use crate::charge::TURN_KEY;
 use crate::profile::{Op, OpKind};
 use crate::share::{DiskId, ReactorId};
-use crate::state::{DiskCell, NO_KEY, ReactorCell};
+use crate::state::{DiskCell, Header, NO_KEY, ReactorCell, Tokens};
 use crate::survey::{self, Survey};
 use crate::{charge, order, turn};
 
 /// Discards in flight on a storage at most.
 const DISCARDS_MAX: u64 = 2;
 /// Size of a piece, in pieces of the profile, while more than half of the depth is in flight, or
-/// another disk waits: others keep the device busy.
+/// another disk waits or has a piece in flight: others keep the device busy.
 const BUSY_PIECES: u64 = 8;
 /// Divisor of the knee by which a reactor may be ahead of one with a lower key: fewer wake-ups.
 const LEAD: u64 = 8;
@@ -89,17 +90,29 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     }
 
     /// Returns the lowest key, and its disk.
-    fn lowest(&self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
+    fn lowest(&mut self, discards: bool, floors: bool, now: u64) -> Option<(u64, DiskId)> {
+        let mut backlog = std::mem::take(&mut self.backlog);
         let state = self.share.state();
-        let key = |disk: DiskId| {
-            if self.profile.turn.is_some() && turn::is_turn(state, disk, now) {
-                return TURN_KEY;
+        let lowerings = (state.header(Header::Lowerings).load(Acquire), self.profiles);
+        let (turns, any_floor) = (self.profile.turn.is_some(), self.has_floors());
+        let look = |disk: DiskId| {
+            if self.disks.get(disk.slot()).is_none_or(|held| held.is_empty()) {
+                return Look::Empty;
             }
-            charge::key(state.disk(disk.slot()), floors, now)
+            if self.next_place(disk, discards).is_none() {
+                return Look::Waits;
+            }
+            let slot = state.disk(disk.slot());
+            if turns && turn::is_turn(state, disk, now) {
+                return Look::TimedKey(TURN_KEY);
+            }
+            let key = charge::key(slot, floors, now);
+            let timed = turns || any_floor && charge::has_floor(slot);
+            if timed { Look::TimedKey(key) } else { Look::Key(key) }
         };
-        let has_next = |disk: &DiskId| self.next_place(*disk, discards).is_some();
-        let disks = self.backlogged.iter().copied().filter(has_next);
-        disks.map(|disk| (key(disk), disk)).min()
+        let lowest = backlog.lowest(lowerings, look);
+        self.backlog = backlog;
+        lowest
     }
 
     /// Returns whether another disk has its turn, and none that is held here.
@@ -127,12 +140,16 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             return Err(NoDiscardSlot);
         }
         let (depth, split) = (self.depth(), self.profile.piece);
-        let is_alone = survey.other.is_none() && self.backlogged.len() == 1;
+        let own = Tokens::from_bits(self.share.disk(disk).disk(DiskCell::InFlight).load(Relaxed));
+        let others = survey.in_flight.minus(own).ns;
+        let is_alone = survey.other.is_none() && self.backlog.len() == 1;
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Ok(None) };
         let Some(request) = held.get_mut(place) else { return Ok(None) };
         let (key, op, offset) = (request.key, request.op, request.sent);
         let left = op.bytes - offset;
         if let Some(piece) = split.filter(|_| request.piece == 0 && !request.op.whole) {
+            // A disk that has as much in flight as it may waits as well, but holds no key.
+            let is_alone = is_alone && others < self.profile.cost(Op { bytes: piece.bytes, ..op });
             let few = survey.in_flight.ns <= depth / 2 && is_alone;
             request.piece = if few { piece.bytes } else { piece.bytes * BUSY_PIECES };
         }
@@ -192,7 +209,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             slot.disk(DiskCell::Splits).fetch_add(1, Relaxed);
         }
         if self.disks.get(disk.slot()).is_none_or(|held| held.is_empty()) {
-            self.backlogged.retain(|other| *other != disk);
+            self.backlog.count_empty();
         }
     }
 

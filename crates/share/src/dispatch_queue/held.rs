@@ -21,6 +21,7 @@ pub(super) struct HeldRequest<K> {
     /// Token of the last piece.
     pub(super) token: u64,
     pub(super) since: u64,
+    /// Part of [`HeldRequests::cost`].
     pub(super) cost: u64,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Counted {
 pub(super) struct HeldRequests<K> {
     requests: VecDeque<HeldRequest<K>>,
     discards: VecDeque<HeldRequest<K>>,
-    /// Device time of those of which nothing is sent.
+    /// Device time of requests of which nothing is sent, discards aside.
     pub(super) cost: u64,
 }
 
@@ -63,6 +64,11 @@ impl<K> Default for HeldRequests<K> {
 impl<K> HeldRequests<K> {
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.discards.is_empty()
+    }
+
+    /// Returns whether nothing but discards is held, and some are.
+    pub(super) fn has_only_discards(&self) -> bool {
+        self.requests.is_empty() && !self.discards.is_empty()
     }
 
     pub(super) fn len(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Dispatch queue of one reactor.
 
+mod backlog;
 mod dispatch;
 mod held;
 mod in_flight;
@@ -15,6 +16,7 @@ use crate::share::{DiskId, ReactorId, Share};
 use crate::state::{DiskCell, Header, ReactorCell, State, Tokens};
 use crate::survey::Survey;
 use crate::{charge, order, state, turn};
+use backlog::Backlog;
 use dispatch::Part;
 use held::{HeldRequest, HeldRequests};
 use in_flight::{InFlight, Operation};
@@ -86,8 +88,7 @@ pub struct DispatchQueue<M: AsRef<[AtomicU64]>, K> {
     /// Largest request that a sole disk sends without counting it.
     uncounted_max: u64,
     disks: Vec<HeldRequests<K>>,
-    /// Disks with held requests.
-    backlogged: Vec<DiskId>,
+    backlog: Backlog,
     in_flight: InFlight,
     /// Requests held so far.
     requests: u64,
@@ -130,7 +131,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             profiles: 0,
             uncounted_max: 0,
             disks: Vec::new(),
-            backlogged: Vec::new(),
+            backlog: Backlog::default(),
             in_flight: InFlight::default(),
             requests: 0,
             discard_freed: false,
@@ -180,7 +181,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Sends a request past the queue, if nothing is held anywhere and there is room.
     fn send_at_once(&mut self, disk: DiskId, op: Op, cost: u64, now: u64) -> Option<Permit> {
         let special = self.profile.turn.is_some() || op.kind == OpKind::Discard;
-        if special || !self.backlogged.is_empty() || op.bytes > self.uncounted_max {
+        if special || !self.backlog.is_empty() || op.bytes > self.uncounted_max {
             return None;
         }
         let survey = self.survey(now);
@@ -207,13 +208,16 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
             self.disks.resize_with(disk.slot() + 1, HeldRequests::default);
         }
         let credit = self.credit();
+        // A discard may wait long for others. It must not keep requests out of the queue.
+        let cost = if op.kind == OpKind::Discard { 0 } else { cost };
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Submitted::Full };
         if held.cost > 0 && held.cost + cost > credit {
             return Submitted::Full;
         }
         if held.is_empty() {
-            self.backlogged.push(disk);
+            self.backlog.add(disk);
         }
+        let had_only_discards = held.has_only_discards();
         self.requests += 1;
         let number = self.requests;
         held.push(HeldRequest {
@@ -230,7 +234,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         });
         let state = self.share.state();
         let slot = state.disk(disk.slot());
-        if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 {
+        // While a disk holds discards alone, virtual time does not wait for its tag.
+        if slot.disk(DiskCell::Held).fetch_add(1, AcqRel) == 0 || had_only_discards {
             let virtual_time = Survey::take(state, self.reactor.slot(), now).virtual_time;
             charge::lift(slot, virtual_time, credit);
         }
@@ -245,8 +250,8 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     pub fn cancel(&mut self, disk: DiskId, matches: impl Fn(&K) -> bool) {
         let Some(held) = self.disks.get_mut(disk.slot()) else { return };
         let canceled = held.cancel(matches);
-        if held.is_empty() {
-            self.backlogged.retain(|other| *other != disk);
+        if held.is_empty() && canceled > 0 {
+            self.backlog.count_empty();
         }
         self.share.disk(disk).disk(DiskCell::Held).fetch_sub(canceled, AcqRel);
     }
@@ -262,6 +267,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         let used = now.saturating_sub(sent_at).max(least);
         if charged > used {
             charge::refund(self.share.disk(disk), charged - used);
+            self.share.state().count_lowering();
         }
     }
 
@@ -356,19 +362,25 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// Returns whether the queue holds requests. While all requests of a guest's queue are held,
     /// nothing of them is at the device.
     pub fn is_holding(&self) -> bool {
-        !self.backlogged.is_empty()
+        !self.backlog.is_empty()
     }
 
     /// Returns the time at which the caller calls [`DispatchQueue::next`] without a kick. `None` if
     /// no time matters.
     pub fn deadline(&self) -> Option<u64> {
-        if !self.backlogged.is_empty() {
+        if !self.backlog.is_empty() {
             let tick = self.last_now + TICK_NS;
             let idle = self.share.state().header(Header::TurnIdleUntil).load(Relaxed);
             let turn = self.profile.turn.is_some() && idle > self.last_now;
             return Some(if turn { tick.min(idle) } else { tick });
         }
         (!self.in_flight.is_empty()).then_some(self.next_window)
+    }
+
+    /// Returns the number of looks at disks so far.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> u64 {
+        self.backlog.looks
     }
 
     fn survey(&self, now: u64) -> Survey {
@@ -443,9 +455,8 @@ impl<M: AsRef<[AtomicU64]>, K> Drop for DispatchQueue<M, K> {
                 Some(Tokens::from_bits(bits).minus(Tokens::one(operation.token)).bits())
             });
         }
-        for disk in &self.backlogged {
-            let held = self.disks.get(disk.slot()).map_or(0, HeldRequests::len);
-            state.disk(disk.slot()).disk(DiskCell::Held).fetch_sub(held, AcqRel);
+        for (slot, held) in self.disks.iter().enumerate().filter(|(_, held)| !held.is_empty()) {
+            state.disk(slot).disk(DiskCell::Held).fetch_sub(held.len(), AcqRel);
         }
         state.release_reactor(self.reactor.slot());
     }

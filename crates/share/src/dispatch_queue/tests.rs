@@ -152,6 +152,34 @@ fn two_discards_are_in_flight_at_most() {
 }
 
 #[test]
+fn a_discard_that_waits_keeps_no_request_back_and_earns_no_credit() {
+    let share = open(&memory(), 1);
+    let (first, second) = (add(&share), add(&share));
+    let (mut one, mut two) = (Queue::open(&share).unwrap(), Queue::open(&share).unwrap());
+    let discard = Op::new(OpKind::Discard, 0);
+    for key in [1, 2] {
+        assert_eq!(one.submit(first, discard, key, MS), Submitted::Held);
+        assert!(one.next(MS).is_some());
+    }
+    assert_eq!(two.submit(second, discard, 3, MS), Submitted::Held);
+    assert_eq!(two.next(MS), None);
+    // The first disk uses what the second one leaves.
+    let mut permits: Vec<_> = (0..8).map(|_| send(&mut one, first, MS)).collect();
+    for _ in 0..100 {
+        assert_eq!(one.submit(first, READ, 4, MS), Submitted::Held);
+        one.complete(permits.pop().unwrap(), MS);
+        permits.extend(one.next(MS).map(|dispatch| dispatch.permit));
+    }
+    // More than the credit, so it is held only if it is the first.
+    let large = Op::new(OpKind::Read, 8 << 20);
+    assert_eq!(two.submit(second, large, 5, MS), Submitted::Held);
+    let key = |disk| charge::key(share.disk(disk), false, MS);
+    assert!(key(second) + 4 * COST > key(first), "{} {}", key(second), key(first));
+    permits.into_iter().for_each(|permit| one.complete(permit, MS));
+    assert_eq!(two.next(MS).map(|dispatch| dispatch.key), Some(5));
+}
+
+#[test]
 fn a_freed_token_goes_to_the_reactor_with_the_lowest_tag() {
     let share = open(&memory(), 1);
     let (first, second) = (add(&share), add(&share));

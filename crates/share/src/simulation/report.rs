@@ -46,6 +46,8 @@ pub(super) struct Report {
     pub(super) discards: u64,
     /// Commands that were sent to the device.
     pub(super) commands: u64,
+    /// Looks at disks, to find those that go first.
+    pub(super) looks: u64,
     pub(super) kicks: u64,
     pub(super) turns: u64,
 }

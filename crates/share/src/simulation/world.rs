@@ -230,6 +230,8 @@ impl<'a> World<'a> {
         self.assert_tokens();
         let end = self.scenario.length_ns.min(self.now);
         self.report.commands = self.commands_sent;
+        let queues = self.reactors.iter().filter_map(|reactor| reactor.queue.as_ref());
+        self.report.looks = queues.map(DispatchQueue::looks).sum();
         self.report.depth = self.share.stats().depth_ns;
         self.report.counted_ns = end.saturating_sub(self.scenario.warm_up_ns);
         for at in 0..self.disks.len() {

@@ -55,7 +55,8 @@ impl Target {
 /// Options of a `qemu-storage-daemon` with one vhost-user-blk export.
 #[derive(Debug, Clone)]
 pub struct StorageDaemon {
-    /// Storage of the disk: null, a file, or a tree of files and qcow2 images with paths.
+    /// Storage of the disk: null, a file, a tree of files and qcow2 images with paths, or an NBD export
+    /// on a Unix socket.
     pub target: Target,
     /// Number of queues.
     pub queues: u16,
@@ -106,6 +107,13 @@ impl StorageDaemon {
             Ok(json!({"driver": "file", "filename": path, "aio": "io_uring",
                       "cache": {"direct": self.direct}, "discard": "unmap"}))
         };
+        if let Some(address) = tree.get("nbd").and_then(Value::as_str) {
+            let parts =
+                address.strip_prefix("nbd+unix:///").and_then(|it| it.split_once("?socket="));
+            let (export, path) = parts.ok_or_else(cannot_serve)?;
+            let server = json!({"type": "unix", "path": path});
+            return Ok(json!({"driver": "nbd", "server": server, "export": export}));
+        }
         let Some(qcow2) = tree.get("qcow2") else { return file(&tree["file"]) };
         let backing = qcow2.get("backing").map(|backing| match self.node(backing)? {
             // QEMU takes only formats as the backing of an image.

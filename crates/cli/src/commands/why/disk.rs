@@ -22,6 +22,9 @@ pub(super) fn verdict_text(verdict: &DiskVerdict) -> String {
     if let Some(share) = &verdict.share {
         text += &format!("{share}\n");
     }
+    if let Some(overlay) = &verdict.overlay {
+        text += &format!("{overlay}\n");
+    }
     if let Some(polling) = &verdict.polling {
         text += &format!("{polling}\n");
     }
@@ -48,6 +51,9 @@ pub(super) fn report_text(verdict: &DiskVerdict, disk: &DiskStats, process: &Sta
         true => " No request has ended yet.\n".into(),
         false => format!(" {}:\n{}\n", since(process), stages(disk)),
     };
+    if let Some(overlay) = &disk.overlay {
+        text += &format!("\n{}\n", overlay.summary());
+    }
     if let Some(report) = &disk.share {
         text += &format!("\n{}\n", shared(report));
     }

@@ -42,8 +42,8 @@ impl TreeOpener<'_> {
             read_only: false,
             waits_for_room: self.spec.on_full == OnFull::Wait,
         };
-        let disk = OverlayDisk::new(base, overflow, options, preserved)?;
-        self.overlay = Some(Arc::clone(disk.memory()));
-        Ok(Arc::new(disk))
+        let disk = Arc::new(OverlayDisk::new(base, overflow, options, preserved)?);
+        self.overlay = Some(Arc::clone(&disk));
+        Ok(disk)
     }
 }

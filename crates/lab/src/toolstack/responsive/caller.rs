@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ const LOOP: &str = "while read -r; do
 done";
 
 /// Running shell, which ends on drop.
-pub(super) struct Caller {
+pub(in crate::toolstack) struct Caller {
     shell: Process,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -36,7 +37,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// Starts a shell in the control slice of these slices. `None` means no slice.
-    pub(super) fn start(daemon: &Ringwayd, slices: Option<&Slices>) -> Result<Self> {
+    pub(in crate::toolstack) fn start(daemon: &Ringwayd, slices: Option<&Slices>) -> Result<Self> {
         let xe = daemon.xe(&["vm-list"])?;
         let mut command = Command::new(find_tool("bash", "bash")?);
         command.args(["-c", LOOP, "caller"]).arg(xe.get_program()).args(xe.get_args());
@@ -67,6 +68,16 @@ impl Caller {
             if over && took.len() >= LEAST {
                 break;
             }
+            sleep(GAP);
+            took.push(self.call()?);
+        }
+        Ok(took)
+    }
+
+    /// Calls until `over`. Returns each duration in milliseconds.
+    pub(in crate::toolstack) fn calls_until(&mut self, over: &AtomicBool) -> Result<Vec<f64>> {
+        let mut took = vec![self.call()?];
+        while !over.load(Ordering::Relaxed) {
             sleep(GAP);
             took.push(self.call()?);
         }

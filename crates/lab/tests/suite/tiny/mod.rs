@@ -23,6 +23,7 @@ use lab::blk::restart_pause::RestartPause;
 use lab::blk::scale::Scale;
 use lab::blk::stats_cost::StatsCost;
 use lab::experiment::{Experiment, Options};
+use lab::golden_boot::GoldenBoot;
 use lab::greedy_front_ends::GreedyFrontEnds;
 use lab::progress::{Progress, Silent};
 use lab::results::{Results, Written};
@@ -176,4 +177,19 @@ fn clients_of_an_upgraded_program_pause_and_lose_nothing() {
         assert!(p50 > 0.0 && max >= p50, "{series:?}");
         assert!(results.compared.iter().all(|c| c.bar == Some(200.0) && c.passed.is_some()));
     }
+}
+
+#[test]
+fn machines_boot_from_a_golden_image() {
+    let options = Options { only: None, rounds: Some(1), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&GoldenBoot, &options, &mut Silent, &stop).unwrap();
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    assert_eq!(cell.systems.len(), 5);
+    let fetched: Vec<f64> = cell.systems.iter().map(|it| it.median("fetched_mib")).collect();
+    let [apart, cold, boot_set, warm, qsd] = fetched[..] else { panic!("{fetched:?}") };
+    // Two machines apart fetch each block twice. Each new process reads nothing else.
+    assert_eq!((apart, boot_set, warm), (2.0 * cold, cold, 0.0));
+    assert!(cold >= 1.0 && qsd >= 2.0, "{fetched:?}");
+    assert!(cell.systems.iter().all(|it| it.median("slowest_s") >= it.median("mean_s")));
 }

@@ -7,6 +7,7 @@ use std::thread::available_parallelism;
 use lab::experiment::Options;
 use lab::progress::Silent;
 use lab::toolstack::api_scale::ApiScale;
+use lab::toolstack::bootstorm::Bootstorm;
 use lab::toolstack::hung_sr::HungSr;
 use lab::toolstack::responsive::Responsive;
 use lab::toolstack::vbd_parallel::VbdParallel;
@@ -151,5 +152,24 @@ fn calls_are_answered_while_guests_want_all_cpus() {
     {
         assert!(with.median(metric) > 0.0, "{metric}: {with:?}");
     }
+    drawn(&results, 1);
+}
+
+/// Soak runs start a hundred guests.
+#[test]
+fn guests_of_a_golden_image_start_together() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = Options { quick: !is_soak(), ..only("storm") };
+    let results = run(&Bootstorm, &options, &mut Silent, &stop).unwrap();
+    let [in_turn, at_once] = &results.cells[0].systems[..] else { panic!("{:?}", results.cells) };
+    assert_eq!((&*in_turn.name, &*at_once.name), ("in turn", "all at once"));
+    for system in [in_turn, at_once] {
+        let [first, all] = ["first_ready_s", "all_ready_s"].map(|metric| system.median(metric));
+        assert!(first > 0.0 && all >= first, "{system:?}");
+        assert!(system.median("xe_calls") >= 1.0 && system.median("pss_mib") > 16.0, "{system:?}");
+        assert!(system.median("fetched") > 0.0, "{system:?}");
+    }
+    let bars: Vec<_> = results.compared.iter().filter_map(|c| c.bar).collect();
+    assert_eq!(bars, [1.5, 200.0, 160.0]);
     drawn(&results, 1);
 }

@@ -1,6 +1,6 @@
 //! Equal disks: a total never falls, and shares are equal.
 
-use super::{KIB, MIB, SECOND, length, profile};
+use super::{KIB, MIB, SECOND, US, length, profile};
 use crate::device::{Model, Pipe};
 use crate::profile::Piece;
 use crate::simulation::workload::Workload;
@@ -61,5 +61,50 @@ fn queues_and_reactors_do_not_change_a_share() {
                 readers(count, piece, reactors, |at| uneven(at, reactors))
             });
         }
+    }
+}
+
+/// Disks that read 64 KiB at random places, at depth 4 on each of 1, 2 or 4 queues.
+fn unequal_queues(count: usize) -> Scenario {
+    let mut scenario = Scenario::new(ARRAY, Some(profile(ARRAY)));
+    scenario.reactors = 2;
+    for at in 0..count {
+        let queues: Vec<usize> = (0..1 << (at % 3)).map(|queue| (at + queue) % 2).collect();
+        let depth = 4 * queues.len() as u64;
+        scenario.add(100, Workload::reads(64 * KIB, depth).on(&queues));
+    }
+    scenario
+}
+
+#[test]
+fn a_disk_with_more_queues_gets_no_more() {
+    for count in COUNTS {
+        let report = unequal_queues(count).run();
+        assert!(report.spread(0..count) <= 1.02, "{count} disks: {}", report.line());
+    }
+}
+
+#[test]
+fn a_dispatch_looks_at_few_of_a_hundred_disks() {
+    let report = unequal_queues(100).run();
+    let looks = report.looks as f64 / report.commands as f64;
+    assert!(looks <= 6.0, "{looks:.1} looks at disks for each dispatch");
+}
+
+/// Each reader has a reactor of its own. A piece of one and a piece of the other are in flight all
+/// the time, so both must be large.
+#[test]
+fn two_readers_get_as_much_as_without_a_profile() {
+    for think in [20 * US, 300 * US] {
+        let run = |profile| {
+            let mut scenario = readers(2, None, 2, |at| vec![at]);
+            scenario.profile = profile;
+            scenario.length_ns = 12 * SECOND;
+            scenario.disks.iter_mut().for_each(|(_, workload)| workload.think_ns = think);
+            scenario.run()
+        };
+        let (shared, plain) = (run(Some(profile(ARRAY))), run(None));
+        assert!(shared.total() >= 0.98 * plain.total(), "{}, {}", shared.line(), plain.line());
+        assert!(shared.spread(0..2) <= 1.02, "{}", shared.line());
     }
 }

@@ -1,0 +1,124 @@
+//! `bootstorm`: many real guests that start together from one golden image, in turn and all at once.
+
+mod storm;
+
+use anyhow::Result;
+use tempfile::NamedTempFile;
+use testkit::guest::boot_config;
+
+use storm::Storm;
+
+use crate::experiment::{
+    CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
+};
+use crate::host::versions;
+
+/// Guests of a storm, with `--quick`, and with a short window, too.
+const GUESTS: usize = 100;
+const GUESTS_QUICK: usize = 16;
+const GUESTS_LEAST: usize = 4;
+/// Bar for the time of the last quarter of the guests over that of the first quarter.
+const LAST_QUARTER: f64 = 1.5;
+/// Bar for the 99th percentile of `xe vm-list` during the storm, in milliseconds.
+const XE_P99_MS: f64 = 200.0;
+/// Bar for the memory of a guest with its QEMU, in MiB.
+const PSS_MIB: f64 = 160.0;
+/// Number of guests that boot at a time where they all do.
+const ALL: u16 = 1000;
+
+const CELL: &str = "storm";
+const SYSTEMS: [&str; 2] = ["in turn", "all at once"];
+
+/// The `bootstorm` experiment.
+#[derive(Debug)]
+pub struct Bootstorm;
+
+fn comparisons() -> Vec<Comparison> {
+    let [ours, all] = SYSTEMS.map(str::to_owned);
+    let at_most = |metric: &str, bar| Comparison {
+        cell: CELL.to_owned(),
+        ours: ours.clone(),
+        metric: Some(metric.to_owned()),
+        figure: Figure::Worst,
+        side: Side::AtMost,
+        bar: Some(bar),
+        ..Comparison::default()
+    };
+    let of_all = |metric: &str| Comparison {
+        peers: vec![all.clone()],
+        figure: Figure::OverBest,
+        bar: None,
+        ..at_most(metric, 0.0)
+    };
+    vec![
+        at_most("quarter_ratio", LAST_QUARTER),
+        at_most("xe_p99_ms", XE_P99_MS),
+        at_most("pss_mib", PSS_MIB),
+        of_all("first_ready_s"),
+        of_all("half_ready_s"),
+        of_all("all_ready_s"),
+        of_all("xe_p99_ms"),
+    ]
+}
+
+impl Experiment for Bootstorm {
+    fn name(&self) -> &'static str {
+        "bootstorm"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a hundred real guests start from one golden image, in turn and all at once"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let guests = match options {
+            Options { quick: false, .. } => GUESTS,
+            Options { window_ms: None, .. } => GUESTS_QUICK,
+            _ => GUESTS_LEAST,
+        };
+        let cell = CellPlan {
+            id: CELL.to_owned(),
+            title: format!("{guests} guests of {} MiB start together", storm::MEMORY_BYTES >> 20),
+            systems: SYSTEMS.map(str::to_owned).into(),
+        };
+        let plan = Plan {
+            cells: if options.selects(CELL) { vec![cell] } else { Vec::new() },
+            rounds: options.rounds.unwrap_or(1),
+            metric: "all_ready_s".into(),
+            comparisons: comparisons(),
+            versions: versions(&[], Some("ringwayd"))?,
+            notes: vec![
+                "All starts are called at once. A guest is ready when its agent has answered \
+                 (`boot-guest-ms` in `VM_metrics.other_config`). `quarter_ratio`: the time from the \
+                 readiness of three quarters of the guests to that of all, over the time to that of \
+                 the first quarter. `xe_p99_ms`: `xe vm-list` in a shell outside of all slices, from \
+                 the first start to the last readiness. `pss_mib`: proportional memory of a guest's \
+                 QEMU when all are ready, on average. `fetched`: blocks of 64 KiB that the source \
+                 served for all guests together."
+                    .to_owned(),
+            ],
+            ..Plan::default()
+        };
+        Ok(Box::new(PreparedExperiment { plan, guests, config: boot_config()? }))
+    }
+}
+
+struct PreparedExperiment {
+    plan: Plan,
+    guests: usize,
+    config: NamedTempFile,
+}
+
+impl Prepared for PreparedExperiment {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, _: usize, system: usize) -> Result<Sample> {
+        let mut storm = Storm::prepare(&self.config, self.guests)?;
+        if system == 1 {
+            storm.host.limit(&[("boots", ALL)])?;
+        }
+        storm.run()
+    }
+}
