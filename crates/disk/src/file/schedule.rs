@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use reactor::{Context, IoOp, Slab};
-use share::{Permit, Submitted};
+use share::{Op, Permit, Submitted};
 
 use super::OnFull;
 use super::channel::{FileChannel, SHARE_TIMER};
@@ -114,7 +114,9 @@ impl<const IS_MODELLED: bool> FileChannel<IS_MODELLED> {
     ) -> Option<FileRequest> {
         let may_split = self.may_split(&file_request);
         let schedule = self.schedule.as_mut()?;
-        let op = file_request.scheduled_op(may_split);
+        let is_discard = |held: &Held| matches!(held.request.io_method, IoMethod::Punch);
+        let first = schedule.held.iter().all(|(_, held)| is_discard(held));
+        let op = Op { first, ..file_request.scheduled_op(may_split) };
         let number = schedule.held.insert(Held { request: file_request, whole: None });
         match schedule.membership.submit(context, op, number) {
             Submitted::Send(permit) => {

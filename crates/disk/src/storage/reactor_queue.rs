@@ -42,12 +42,9 @@ pub(crate) struct Dispatched {
 /// Channel that uses the queue.
 #[derive(Debug)]
 struct Member {
-    disk: DiskId,
     poller: Option<PollerId>,
     dispatched: Vec<Dispatched>,
     needs_look: Rc<Cell<bool>>,
-    /// Number of requests that the queue refused and that wait in the channel.
-    refused: usize,
 }
 
 impl Member {
@@ -70,10 +67,6 @@ struct ReactorQueue {
 struct Inner {
     queue: DispatchQueue<Mapping, Ticket>,
     members: Slab<Member>,
-    /// Disks whose requests have gone, empty between calls.
-    served: Vec<DiskId>,
-    /// True after requests were taken back, until channels with refused requests were woken.
-    canceled: bool,
     /// Channel whose timer makes the reactor look again.
     timer: Option<u32>,
 }
@@ -87,13 +80,7 @@ impl ReactorQueue {
         let queue = DispatchQueue::open(&storage.share).ok()?;
         let reactor = queue.reactor();
         storage.reactors().push((reactor, context.handle()));
-        let inner = RefCell::new(Inner {
-            queue,
-            members: Slab::default(),
-            served: Vec::new(),
-            canceled: false,
-            timer: None,
-        });
+        let inner = RefCell::new(Inner { queue, members: Slab::default(), timer: None });
         let opened = Rc::new(Self { storage: Arc::clone(storage), reactor, inner });
         QUEUES.with_borrow_mut(|queues| {
             queues.retain(|queue| queue.strong_count() > 0);
@@ -121,8 +108,7 @@ impl ReactorQueue {
     fn dispatch(&self, context: &mut Context<'_>, own: Option<u32>) {
         let now = context.now_ns();
         let inner = &mut *self.inner.borrow_mut();
-        while let Some(Dispatch { permit, disk, key, bytes, last, .. }) = inner.queue.next(now) {
-            inner.served.push(disk);
+        while let Some(Dispatch { permit, key, bytes, last, .. }) = inner.queue.next(now) {
             let Some(member) = inner.members.get_mut(key.channel) else {
                 // A channel cancels its requests before it goes.
                 inner.queue.complete(permit, now);
@@ -141,25 +127,6 @@ impl ReactorQueue {
         if inner.queue.take_window() {
             self.storage.release_ended();
         }
-        inner.wake_refused(context, own);
-    }
-}
-
-impl Inner {
-    /// Makes channels other than `own` look that have requests which the queue refused, if it may have
-    /// room for them now: requests of their disk have gone.
-    fn wake_refused(&mut self, context: &mut Context<'_>, own: Option<u32>) {
-        if self.served.is_empty() && !self.canceled {
-            return;
-        }
-        for (channel, member) in self.members.iter() {
-            let has_room = self.canceled || self.served.contains(&member.disk);
-            if member.refused > 0 && Some(channel) != own && has_room {
-                member.wake(context);
-            }
-        }
-        self.served.clear();
-        self.canceled = false;
     }
 }
 
@@ -212,11 +179,9 @@ impl Membership {
         let queue = ReactorQueue::open(&disk.storage, context)?;
         let needs_look = Rc::new(Cell::new(false));
         let member = Member {
-            disk: disk.id,
             poller: context.poller(),
             dispatched: Vec::new(),
             needs_look: Rc::clone(&needs_look),
-            refused: 0,
         };
         let channel = queue.inner.borrow_mut().members.insert(member);
         let share = Arc::clone(&disk.storage.share);
@@ -236,21 +201,15 @@ impl Membership {
         self.queue.inner.borrow_mut().queue.pass_bytes()
     }
 
-    /// Notes that a request waits because the queue refused it. The channel looks when requests of
-    /// others have gone.
+    /// Notes that a request waits because the queue refused it. The channel has others there, and looks
+    /// when they go.
     pub(crate) fn begin_refused(&self) {
         self.disk.begin_refused();
-        if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
-            member.refused += 1;
-        }
     }
 
     /// Notes the end of such a wait after `ns` nanoseconds.
     pub(crate) fn end_refused(&self, ns: u64) {
         self.disk.end_refused(ns);
-        if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
-            member.refused -= 1;
-        }
     }
 
     /// Returns whether requests of the channel may have their turn.
@@ -316,11 +275,8 @@ impl Membership {
     /// Takes back all requests of the channel that are held.
     pub(crate) fn cancel(&self) {
         let channel = self.channel;
-        let inner = &mut *self.queue.inner.borrow_mut();
-        inner.queue.cancel(self.disk_id, |ticket| ticket.channel == channel);
-        // Others may have been refused for them.
-        inner.canceled = true;
-        self.queue.storage.kick(self.queue.reactor);
+        let queue = &mut self.queue.inner.borrow_mut().queue;
+        queue.cancel(self.disk_id, |ticket| ticket.channel == channel);
     }
 }
 

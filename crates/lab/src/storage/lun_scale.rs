@@ -21,8 +21,10 @@ const COUNTS: [usize; 7] = [1, 2, 4, 8, 20, 50, 100];
 const QUICK_COUNTS: [usize; 3] = [1, 4, 100];
 /// Number of disks from which requests of 4 MiB at depth 1 keep the array busy.
 const ENOUGH: usize = 4;
-/// Number of disks from which a disk with one queue has enough in flight for its share.
+/// Number of disks from which a disk with one queue has enough in flight for its share, at depth 4 and
+/// at depth 32.
 const ENOUGH_OF_QUEUES: usize = 8;
+const ENOUGH_OF_DEEP_QUEUES: usize = 2;
 /// Least part of the array's limit.
 const TOTAL_BAR: f64 = 0.95;
 /// Most that the fastest disk gets over the slowest.
@@ -50,6 +52,8 @@ struct Case {
     load: Load,
     /// Numbers of queues, which disks have in turns.
     queues: &'static [usize],
+    /// Number of disks from which shares have a bar.
+    enough: usize,
 }
 
 impl Case {
@@ -59,7 +63,8 @@ impl Case {
         model: Option<Model>,
         load: Load,
     ) -> Self {
-        Self { id, title, panel, model, load: Load { wait: Wait::Sleep, ..load }, queues: &[1] }
+        let load = Load { wait: Wait::Sleep, ..load };
+        Self { id, title, panel, model, load, queues: &[1], enough: ENOUGH }
     }
 
     fn all() -> Vec<Self> {
@@ -68,6 +73,7 @@ impl Case {
         let small = Load { depth: 4, ..Load::default() };
         let writes = Load { access: Access::Write, bytes: 64 << 10, depth: 4, ..Load::default() };
         let mixed = Load { bytes: 64 << 10, depth: 4, ..Load::default() };
+        let deep = Load { depth: 32, ..mixed };
         let (array, slow) = (Some(Model::Array), Some(Model::SlowArray));
         let names = [
             ("array of 820 MB/s, 4 MiB sequential reads, depth 1", "4 MiB sequential reads"),
@@ -77,14 +83,21 @@ impl Case {
                 "array of 820 MB/s, 64 KiB random reads, depth 4 on each of 1, 2 or 4 queues",
                 "64 KiB random reads, 1, 2 or 4 queues",
             ),
+            (
+                "array of 820 MB/s, 64 KiB random reads, depth 32 on each of 1 or 4 queues",
+                "64 KiB random reads, 1 or 4 deep queues",
+            ),
             ("files, 4 MiB sequential reads, depth 1", "files, 4 MiB sequential reads"),
         ];
+        let queues = Self::new("array-queues", names[3], array, mixed);
+        let deep_queues = Self::new("array-deep-queues", names[4], array, deep);
         vec![
             Self::new("array-4m", names[0], array, sequential),
             Self::new("array-4k", names[1], slow, small),
             Self::new("array-writes", names[2], array, writes),
-            Self { queues: &[1, 2, 4], ..Self::new("array-queues", names[3], array, mixed) },
-            Self::new("file-4m", names[4], None, sequential),
+            Self { queues: &[1, 2, 4], enough: ENOUGH_OF_QUEUES, ..queues },
+            Self { queues: &[1, 4], enough: ENOUGH_OF_DEEP_QUEUES, ..deep_queues },
+            Self::new("file-4m", names[5], None, sequential),
         ]
     }
 
@@ -124,8 +137,7 @@ impl Case {
             let figure = Figure::Alone;
             all.push(Comparison { figure, bar: bar(TOTAL_BAR), ..of("part_of_limit") });
         }
-        let enough = if self.queues.len() > 1 { ENOUGH_OF_QUEUES } else { ENOUGH };
-        if self.model.is_some() && count >= enough {
+        if self.model.is_some() && count >= self.enough {
             let (figure, side) = (Figure::Alone, Side::AtMost);
             all.push(Comparison { figure, side, bar: bar(SHARE_BAR), ..of("max_over_min") });
         }
@@ -286,8 +298,11 @@ mod tests {
         let both = [("part_of_limit".into(), Some(0.95)), ("max_over_min".into(), Some(1.05))];
         assert_eq!((bars(1), bars(100)), (vec![], both.to_vec()));
         assert!(case.comparisons(100, true).iter().all(|it| it.bar.is_none()));
+        let unequal = Case::all().into_iter().find(|case| case.id == "array-deep-queues").unwrap();
+        let shares = unequal.comparisons(2, false).pop().unwrap();
+        assert_eq!((shares.bar, shares.side), (Some(SHARE_BAR), Side::AtMost));
         let pairs: Vec<_> = Case::all().into_iter().map(|case| (case, 4)).collect();
         let plot = plot(&pairs, &COUNTS);
-        assert_eq!((plot.panels.len(), plot.panels[0].series.len()), (10, 3));
+        assert_eq!((plot.panels.len(), plot.panels[0].series.len()), (12, 3));
     }
 }

@@ -32,8 +32,8 @@ pub enum Submitted {
     Send(Permit),
     /// It is held. [`DispatchQueue::next`] returns its key, perhaps at once.
     Held,
-    /// The queue holds enough requests of this disk. Keep it until [`DispatchQueue::next`] has
-    /// returned the last piece of one of them.
+    /// The queue holds enough requests of this disk, of which one at least is of this submitter
+    /// ([`Op::first`]). Keep it until [`DispatchQueue::next`] has returned the last piece of that one.
     Full,
 }
 
@@ -211,7 +211,7 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
         // A discard may wait long for others. It must not keep requests out of the queue.
         let cost = if op.kind == OpKind::Discard { 0 } else { cost };
         let Some(held) = self.disks.get_mut(disk.slot()) else { return Submitted::Full };
-        if held.cost > 0 && held.cost + cost > credit {
+        if !op.first && held.cost > 0 && held.cost + cost > credit {
             return Submitted::Full;
         }
         if held.is_empty() {

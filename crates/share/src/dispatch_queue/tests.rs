@@ -17,7 +17,7 @@ type Queue = DispatchQueue<Memory, u32>;
 const MS: u64 = 1_000_000;
 /// Device time of a read without bytes, in nanoseconds; ten of them are the knee.
 const COST: u64 = 100_000;
-const READ: Op = Op { kind: OpKind::Read, bytes: 0, urgent: false, whole: false };
+const READ: Op = Op { kind: OpKind::Read, bytes: 0, urgent: false, whole: false, first: false };
 
 fn profile() -> Profile {
     let cost = Cost { request_ns: COST, byte_ps: 100 };
@@ -111,6 +111,11 @@ fn a_queue_holds_a_quantum_of_a_disk() {
     queue.complete(permits.pop().unwrap(), MS);
     assert_eq!(queue.next(MS).map(|dispatch| dispatch.key), Some(1));
     assert_eq!(queue.submit(second, READ, 3, MS), Submitted::Held);
+    // Another submitter has its turn, however much the first one holds.
+    assert_eq!(queue.submit(second, Op { first: true, ..READ }, 4, MS), Submitted::Held);
+    permits.into_iter().for_each(|permit| queue.complete(permit, MS));
+    let order = std::iter::from_fn(|| queue.next(MS)).map(|dispatch| dispatch.key);
+    assert_eq!(order.collect::<Vec<_>>(), [2, 3, 4]);
 }
 
 #[test]

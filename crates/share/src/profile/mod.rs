@@ -98,12 +98,15 @@ pub struct Op {
     pub urgent: bool,
     /// True if it cannot be split.
     pub whole: bool,
+    /// True if its submitter holds no other request, discards aside. It is never refused, so that the
+    /// submitters of one disk take turns.
+    pub first: bool,
 }
 
 impl Op {
     /// Operation that waits for its share.
     pub fn new(kind: OpKind, bytes: u64) -> Self {
-        Self { kind, bytes, urgent: false, whole: false }
+        Self { kind, bytes, urgent: false, whole: false, first: false }
     }
 }
 

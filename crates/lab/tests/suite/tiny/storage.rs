@@ -24,6 +24,16 @@ fn four_disks_share_an_array() {
 }
 
 #[test]
+fn a_disk_with_four_queues_is_beside_one_with_one() {
+    let results = quick(&LunScale, "array-deep-queues-4");
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    let share = |system: usize| cell.systems[system].samples[0]["max_over_min"];
+    // Without a profile, four queues have four times as much in flight.
+    assert!(share(0) >= 1.0 && share(1) >= 1.0, "{:?}", cell.systems);
+    assert!(results.compared.iter().any(|it| it.metric == "max_over_min" && it.bar == Some(1.05)));
+}
+
+#[test]
 fn a_request_is_split_and_compared_with_parts() {
     let results = quick(&Splitting, "striped-512k");
     assert_eq!(results.cells[0].systems.len(), 5);
