@@ -99,9 +99,9 @@ impl Access {
     }
 }
 
-/// Parses a format, which is raw unless the client names one.
+/// Parses a format, which is raw unless the client names one. XenAdmin sends an empty one for raw.
 fn format_of(named: Option<&String>) -> Result<ImageFormat, ApiError> {
-    let named = named.map_or("raw", String::as_str);
+    let named = named.filter(|named| !named.is_empty()).map_or("raw", String::as_str);
     named
         .to_ascii_lowercase()
         .parse()

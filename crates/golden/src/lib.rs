@@ -22,16 +22,20 @@
 //! **A block of the cache file proves itself.** Each block has its own place in the file. Its index
 //! entry is a checksum over identity, number and data. So entry and data need no order and no sync: a
 //! torn or foreign block is a miss and is fetched again. Several processes may share a file for the same
-//! reason: all of them write the same bytes.
+//! reason: all of them write the same bytes. Reactors look at a bitmap of the index in memory, which may
+//! lack what other processes have stored; a thread looks at the file before it asks the source.
 //!
 //! **A source that is gone makes requests wait**, as full storage does. A source that has another image
 //! than before counts as gone: its blocks are never mixed with those of the cache. A source that
-//! answers with an error fails the request after some attempts.
+//! answers and cannot read the block fails the request after some attempts.
 //!
 //! **A scan flushes nothing**: S3-FIFO decides which blocks stay in memory.
 //!
-//! **A boot set is fetched ahead**: the first blocks that machines read, in their order. A thread of the
-//! source takes from it what no request asks for, so it delays requests by one block at most.
+//! **A boot set is fetched ahead**: the first blocks that machines read, in their order; then the whole
+//! image, if an operator asks for it. Half of the threads at most do so, and only if no request waits.
+//!
+//! **A thread of each lane stays** while a disk uses the image, so that no request waits for a thread
+//! that cannot start: that is an error of the open.
 //!
 //! # How to test
 //! `tests/` runs real servers on loopback that count what they serve.

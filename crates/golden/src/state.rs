@@ -82,9 +82,12 @@ impl State {
         self.parked.push(block);
     }
 
-    /// Notes that the source is gone, and why.
+    /// Notes that the source is gone, and why. The threads that find out at the same time make one pause.
     pub(crate) fn pause(&mut self, problem: String) {
         self.problem = Some(problem);
+        if self.retry_at.is_some() {
+            return;
+        }
         let pause = PAUSES.0.saturating_mul(1 << self.pauses.min(10)).min(PAUSES.1);
         self.pauses += 1;
         self.retry_at = Some(Instant::now() + pause);

@@ -46,6 +46,28 @@ impl<F: ImageFile + Clone> ImageWriter<Qcow2Format<F>> {
         backing: Option<Backing>,
     ) -> Result<Self, ImageError> {
         let has_below = backing.is_some();
+        Self::create_qcow2_layer(file, size, backing, has_below).await
+    }
+
+    /// As [`Self::create_qcow2`], of an image that lies over another disk even if it has no reference to
+    /// it.
+    ///
+    /// # Errors
+    /// As [`qcow2::create`].
+    pub async fn create_qcow2_over(
+        file: F,
+        size: u64,
+        backing: Option<Backing>,
+    ) -> Result<Self, ImageError> {
+        Self::create_qcow2_layer(file, size, backing, true).await
+    }
+
+    async fn create_qcow2_layer(
+        file: F,
+        size: u64,
+        backing: Option<Backing>,
+        has_below: bool,
+    ) -> Result<Self, ImageError> {
         let options = qcow2::CreateOptions { backing, ..qcow2::CreateOptions::new(size) };
         qcow2::create(&file, &options).await?;
         let mut format = Qcow2Format::open(file, has_below).await?;

@@ -3,6 +3,7 @@
 mod error;
 mod image_journal;
 mod model_storage;
+mod overlay_memory;
 mod reference;
 mod storage_disks;
 mod tree;

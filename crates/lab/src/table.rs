@@ -59,7 +59,7 @@ fn facts(text: &mut String, results: &Results) {
 type Column = (&'static str, &'static str, usize);
 
 /// Columns of a cell's table. A column appears if any system has its metric.
-const COLUMNS: [Column; 55] = [
+const COLUMNS: [Column; 58] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -111,6 +111,9 @@ const COLUMNS: [Column; 55] = [
     ("p50 ms", "p50_ms", 1),
     ("p99 ms", "p99_ms", 1),
     ("slowest ms", "max_ms", 1),
+    ("slowest s", "slowest_s", 2),
+    ("mean s", "mean_s", 2),
+    ("fetched MiB", "fetched_mib", 1),
     ("pace", "pace", 2),
     ("guests' CPUs", "guests_cpus", 2),
     ("other CPUs", "other_cpus", 2),

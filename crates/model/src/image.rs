@@ -182,6 +182,19 @@ impl ImageConvert {
     }
 }
 
+/// Parameters of `image.commit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageCommit {
+    /// Id of a disk with an overlay, which is paused or inactive.
+    pub id: String,
+    /// Absolute path of the new qcow2 image, which must not exist. It lies over the overlay's base.
+    pub path: PathBuf,
+    /// Longest time that the call takes, in seconds; 1 to 86,400, by default 86,400.
+    #[serde(default = "longest_deadline")]
+    pub deadline_s: u32,
+}
+
 /// Parameters of `image.snapshot`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,7 +1,7 @@
 //! A disk with a volatile write layer.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -111,6 +111,16 @@ impl OverlayDisk {
     /// Returns the file with map and written blocks. They exist as long as any process has it open.
     pub fn memory(&self) -> &Arc<OwnedFd> {
         &self.file
+    }
+
+    /// Returns the shared state, and the size in bytes.
+    pub(crate) fn parts(&self) -> (&Shared, u64) {
+        (&self.shared, self.size)
+    }
+
+    /// Returns the name of the disk in messages.
+    pub(crate) fn name(&self) -> &Path {
+        &self.options.name
     }
 
     /// Returns the count of requests that wait for space.

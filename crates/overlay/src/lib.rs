@@ -63,6 +63,7 @@ mod slot_order;
 mod tests;
 mod waker;
 mod word;
+mod written;
 
 pub use self::disk::{OverlayDisk, OverlayOptions};
 pub use self::overflow::{HEADER_BYTES, create_file};

@@ -15,6 +15,12 @@ const INSIDE: &str = "RINGWAY_TEST_INSIDE";
 const PASSED: &str = "1 passed";
 /// Script that mounts a small file system of size `$1` at `$2`, then executes the remaining words.
 const ROOM: &str = r#"mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@""#;
+/// Script that mounts a new file system with reflinks from the file `$1` at `$2`, then executes the
+/// remaining words.
+const REFLINKS: &str =
+    r#"mkfs.xfs -q -m reflink=1 "$1" && mount -o loop "$1" "$2" && shift 2 && exec "$@""#;
+/// Size of that file in bytes: the least that mkfs.xfs takes, and some more.
+const REFLINKS_BYTES: u64 = 400 << 20;
 /// Script that mounts sysfs for the namespace's devices, then executes the remaining words.
 const NETWORK: &str = r#"mount -t sysfs none /sys && exec "$@""#;
 
@@ -33,6 +39,26 @@ pub fn in_little_room(test: &str, mib: u32, inside: impl FnOnce(&Path)) -> Resul
     let dir = directory()?;
     let mut command = unshare(&["--mount"], ROOM)?;
     command.arg(format!("{mib}m")).arg(dir.path());
+    again(command, test, dir.path())
+}
+
+/// Runs `inside` of the test `test` with the directory of a file system whose files can share blocks.
+/// Returns the output of the program in the namespace.
+///
+/// # Errors
+/// As [`in_little_room`].
+pub fn on_reflinks(test: &str, inside: impl FnOnce(&Path)) -> Result<String> {
+    if let Some(dir) = std::env::var_os(INSIDE) {
+        inside(Path::new(&dir));
+        return Ok(String::new());
+    }
+    find_tool("mkfs.xfs", "xfsprogs")?;
+    let (dir, image) = (directory()?, directory()?);
+    let file = image.path().join("xfs");
+    let made = std::fs::File::create(&file).and_then(|made| made.set_len(REFLINKS_BYTES));
+    made.map_err(|error| Error::io(format!("cannot make {}", file.display()), error))?;
+    let mut command = unshare(&["--mount"], REFLINKS)?;
+    command.arg(&file).arg(dir.path());
     again(command, test, dir.path())
 }
 

@@ -238,7 +238,7 @@ async fn call_owner(
 /// Returns how much of an image is in its cache file.
 fn cached(golden: &GoldenStats) -> String {
     let all = golden.size.div_ceil(BLOCK_BYTES).max(1);
-    let mib = |blocks: u64| blocks * BLOCK_BYTES >> 20;
+    let mib = |blocks: u64| (blocks * BLOCK_BYTES) >> 20;
     let percent = golden.stored.min(all) * 100 / all;
     format!("{} of {} MiB, {percent} %", mib(golden.stored), mib(all))
 }

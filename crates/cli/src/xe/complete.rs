@@ -120,7 +120,11 @@ fn candidates(arguments: &Arguments, typed: &[String], last: &str) -> Vec<String
 const KEYS: [(&str, &str, &[&str]); 4] = [
     ("VIF", "qos_algorithm_params", &["kbps", "timeslice_us"]),
     ("VIF", "other_config", &["queues", "flood-limit"]),
-    ("VBD", "other_config", &["queues", "cache", "polling-duration", "polling-idle-threshold"]),
+    (
+        "VBD",
+        "other_config",
+        &["queues", "cache", "write-cache", "polling-duration", "polling-idle-threshold"],
+    ),
     ("VBD", "qos_algorithm_params", &["iops", "bytes", "weight"]),
 ];
 

@@ -77,6 +77,7 @@ pub(crate) fn answer(
             | Call::ImageExport(_)
             | Call::ImageImport(_)
             | Call::ImageCopy(_)
+            | Call::ImageCommit(_)
             | Call::ImageProgress),
         ) => call_context.server.image_calls.run(call, disk_registry, call_context.stream),
         Ok(Call::StorageCalibrate(call)) => {
@@ -212,6 +213,7 @@ fn carry_out(
         | Call::ImageExport(_)
         | Call::ImageImport(_)
         | Call::ImageCopy(_)
+        | Call::ImageCommit(_)
         | Call::ImageProgress
         | Call::StorageCalibrate(_)
         | Call::StorageProfile(_)

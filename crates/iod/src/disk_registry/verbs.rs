@@ -6,7 +6,8 @@ use model::image::ImageFormat;
 use model::poll::PollChange;
 use model::rpc::{DiskReply, Replace, ReplaceReply, RpcError, Snapshot, SnapshotDisk};
 use model::share::DiskShare;
-use model::spec::Caps;
+use model::spec::{Backend, Caps};
+use overlay::OverlayDisk;
 
 use super::{DiskRegistry, Disks, no_such_disk, refusal, reply, wrong_state};
 use crate::error::failed;
@@ -92,6 +93,31 @@ impl DiskRegistry {
     /// The disk has no overlay; as [`Self::replace`] otherwise, and the disk goes on as before then.
     pub fn reset(&self, id: &str) -> Result<ReplaceReply, RpcError> {
         self.replace_all(&[id], ServedDisk::prepare_reset)
+    }
+
+    /// Runs `work` on the overlay of a disk and the backend below it. The disk is paused or inactive, and
+    /// stays so meanwhile.
+    ///
+    /// # Errors
+    /// No such disk, it is active or has no overlay, another verb is running; or those of `work`.
+    pub(crate) fn commit<E: From<RpcError>>(
+        &self,
+        id: &str,
+        work: impl FnOnce(&OverlayDisk, &Backend) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut outcome = Ok(());
+        self.verb(id, Verb::Commit, |served_disk| {
+            served_disk.refuse_writable()?;
+            let tree = served_disk.tree();
+            match (&tree.overlay, &tree.backend) {
+                (Some(overlay), Backend::Overlay { base, .. }) => {
+                    outcome = work(overlay, base);
+                    Ok(())
+                }
+                _ => Err(ServedDiskError::NoOverlay { place: tree.backend.to_string() }),
+            }
+        })?;
+        outcome
     }
 
     fn replace_all(

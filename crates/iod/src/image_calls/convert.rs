@@ -101,7 +101,7 @@ impl Copied<'_> {
 }
 
 /// Returns the reference of a new image at `path` to the image below it.
-fn reference(path: &Path, below: &Backend) -> Result<Backing, ImageCallError> {
+pub(super) fn reference(path: &Path, below: &Backend) -> Result<Backing, ImageCallError> {
     let image = below.image().and_then(|(file, format)| Some((file.path()?, format)));
     let (file, format) = image.ok_or_else(|| {
         let problem = "a layer lies over an image file; give no layers, and copy the whole disk";

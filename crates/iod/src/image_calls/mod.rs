@@ -1,9 +1,10 @@
 //! Calls on image files without a disk: `image.info`, `image.check`, `image.map`, `image.create`,
 //! `image.convert`, `image.snapshot`, `image.resize`, `image.export`, `image.import`,
-//! `image.copy`, `image.progress`.
+//! `image.copy`, `image.commit`, `image.progress`.
 //!
 //! Each call runs on a thread of its own, because its storage may hang.
 
+mod commit;
 mod convert;
 mod create;
 mod export;
@@ -39,6 +40,8 @@ use model::image::{
     ImageProgress, ImageProgressReply, ImageQuery, ImageSnapshotCall,
 };
 use model::rpc::{Call, RpcError};
+use model::spec::Backend;
+use overlay::OverlayDisk;
 use serde_json::Value;
 
 use crate::call_threads::CallThreads;
@@ -121,6 +124,9 @@ enum ImageCallError {
     /// The format does not have this call, or a parameter is not possible.
     #[error("{0}")]
     Refused(String),
+    /// The disk of the call cannot be used now.
+    #[error(transparent)]
+    Served(#[from] RpcError),
 }
 
 impl ImageCallError {
@@ -172,6 +178,18 @@ impl ImageCalls {
                 self.threads.run(deadline_s, caller, move |stop| {
                     let shown = Shown::new(converting, &call.path);
                     import::copy(&call, stop, &shown.progress)
+                })
+            }
+            Call::ImageCommit(call) => {
+                let converting = Arc::clone(&self.converting);
+                let disk_registry = Arc::clone(disk_registry);
+                self.threads.run(call.deadline_s, caller, move |stop| {
+                    let shown = Shown::new(converting, &call.path);
+                    let commit = |overlay: &OverlayDisk, base: &Backend| {
+                        commit::commit(&call, (overlay, base), stop, &shown.progress)
+                    };
+                    disk_registry.commit(&call.id, commit)?;
+                    new_info(&call.path, ImageFormat::Qcow2, stop)
                 })
             }
             Call::ImageSnapshot(call) => {

@@ -24,6 +24,8 @@ pub(super) enum Target {
 pub(super) enum TargetFormat {
     Raw,
     Qcow2(Option<Backing>),
+    /// Over another disk, even without a reference to it.
+    Qcow2Over(Option<Backing>),
     /// Also its identity, if images over it know one.
     Vhd(Option<vhd::Parent>, Option<[u8; 16]>),
 }
@@ -44,6 +46,10 @@ impl Target {
             TargetFormat::Qcow2(backing) => {
                 let writer = run_now(ImageWriter::create_qcow2(Arc::new(file), size, backing))?;
                 Ok(Self::Qcow2(Box::new(writer)))
+            }
+            TargetFormat::Qcow2Over(backing) => {
+                let writer = ImageWriter::create_qcow2_over(Arc::new(file), size, backing);
+                Ok(Self::Qcow2(Box::new(run_now(writer)?)))
             }
             TargetFormat::Vhd(parent, unique_id) => {
                 let options = match parent {

@@ -64,6 +64,8 @@ pub enum Verb {
     Export,
     /// End exports.
     Unexport,
+    /// Write the writes of an overlay to an image.
+    Commit,
     /// Deactivate, close, forget.
     Detach,
 }
@@ -99,6 +101,9 @@ pub enum VerbRefused {
     /// The disk is not locked, so another program may change the image.
     #[error("the disk is not active, and only an active disk can be {0}; activate it first")]
     Inactive(VerbText),
+    /// The guest of the disk runs, and must not change it.
+    #[error("the disk is active, so it may change meanwhile; pause it first (disk.pause)")]
+    Running,
     /// The disk is not open.
     #[error("the disk is refused, see `stats`; activate it to try again, or detach it")]
     NotOpen,
@@ -134,6 +139,7 @@ impl fmt::Display for VerbText {
             Verb::Poll => "given new polling settings",
             Verb::Export => "exported",
             Verb::Unexport => "unexported",
+            Verb::Commit => "copied to an image",
             Verb::Detach => "detached",
         })
     }
@@ -170,6 +176,7 @@ impl Verb {
             Self::Poll => "disk.poll",
             Self::Export => "disk.export",
             Self::Unexport => "disk.unexport",
+            Self::Commit => "image.commit",
             Self::Detach => "disk.detach",
         }
     }
@@ -190,6 +197,7 @@ impl Phase {
             (Verb::Resize | Verb::Pause | Verb::Resume, Self::At(StableState::Attached)) => {
                 Err(VerbRefused::Inactive(VerbText(verb)))
             }
+            (Verb::Commit, Self::At(StableState::Active)) => Err(VerbRefused::Running),
             (Verb::Activate, Self::At(StableState::Paused)) => Err(VerbRefused::Paused),
             (Verb::Activate, Self::At(StableState::Refused)) => {
                 Ok(VerbDecision::Work(Self::Busy(Verb::Restore, StableState::Active)))
@@ -226,7 +234,8 @@ impl Phase {
                 | Verb::Profile
                 | Verb::Poll
                 | Verb::Export
-                | Verb::Unexport,
+                | Verb::Unexport
+                | Verb::Commit,
                 _,
             ) => Some(Self::At(stable_state)),
         }

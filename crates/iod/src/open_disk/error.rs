@@ -69,6 +69,19 @@ pub enum OpenError {
         /// Problem with its remedy.
         problem: String,
     },
+    /// The host has too little memory for an overlay.
+    #[error(
+        "the overlay wants {ram} bytes of memory, and the host has {room} left beside {promised} that \
+         other overlays may still take; give less ram and an overflow file"
+    )]
+    OverlayMemory {
+        /// Memory of the overlay in bytes.
+        ram: u64,
+        /// Bytes that it may have.
+        room: u64,
+        /// Bytes that other overlays of the process may still take.
+        promised: u64,
+    },
     /// A golden image cannot be opened.
     #[error(transparent)]
     Golden(#[from] golden::GoldenError),

@@ -150,6 +150,48 @@ fn an_overlay_over_a_written_disk_keeps_it_as_it_is() {
     assert_eq!([7, 8].map(|sector| read(&mut guest, sector)), [1, 2]);
 }
 
+#[test]
+fn what_a_guest_has_written_becomes_an_image_over_the_base() {
+    for golden in [false, true] {
+        let io = Io::start();
+        let path = base(&io);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&vec![9; 2 << 20], 8 * MIB).unwrap();
+        let below = match golden {
+            false => json!({"file": path}),
+            true => json!({"golden": {"source": {"file": path},
+                                      "cache": io.folder.path().join("cache")}}),
+        };
+        attach(&io, "d", overlay(&io, below.clone()));
+        let mut guest = connect(&io.socket("d"));
+        write(&mut guest, 8, 2);
+        for at in 1..7 {
+            write_bytes(&mut guest, at * 2048, &vec![at as u8; MIB as usize]);
+        }
+        // Zeroes hide what the base has.
+        let zeroes = Request::range(kind::WRITE_ZEROES, 16384, 40, 0);
+        assert_eq!(guest.run(0, &zeroes).unwrap().status, status::OK);
+        write(&mut guest, 32767, 3);
+        let new = io.folder.path().join("new.qcow2");
+        let params = json!({"id": "d", "path": new});
+        let error = io.caller().call("image.commit", params.clone()).unwrap_err().message;
+        assert!(error.contains("pause it first"), "{error}");
+        assert!(!new.exists());
+        io.caller().disk("disk.pause", json!({"id": "d"}));
+        io.caller().call("image.commit", params).unwrap();
+        io.caller().disk("disk.resume", json!({"id": "d"}));
+        attach(&io, "n", json!({"qcow2": {"file": new, "backing": below}}));
+        let mut other = connect(&io.socket("n"));
+        for sector in [0, 7, 8, 9, 2048, 6 * 2048 + 2047, 16384, 16423, 16424, 18000, 20480, 32767]
+        {
+            assert_eq!(read(&mut other, sector), read(&mut guest, sector), "{sector}, {golden}");
+        }
+        assert_eq!([7, 8, 16384, 16424, 32767].map(|at| read(&mut other, at)), [1, 2, 0, 9, 3]);
+        // What was written alone is stored.
+        assert!(std::fs::metadata(&new).unwrap().len() < 9 * MIB);
+    }
+}
+
 const FULL: &str =
     concat!(module_path!(), "::writes_that_have_no_room_wait_and_go_on_when_there_is");
 

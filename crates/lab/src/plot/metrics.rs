@@ -12,7 +12,7 @@ pub enum Better {
 use Better::{Higher, Lower};
 
 /// Name, label with the unit, and direction of every metric that a picture may show.
-const METRICS: [(&str, &str, Better); 42] = [
+const METRICS: [(&str, &str, Better); 43] = [
     ("1/percentile", "1 / latency, 1/s", Higher),
     ("all_over_one", "all pairs over one", Higher),
     ("backend_cpu_us_per_request", "CPU us for each request", Lower),
@@ -47,6 +47,7 @@ const METRICS: [(&str, &str, Better); 42] = [
     ("reactor_wakeups", "wake-ups of the reactors", Lower),
     ("server_ms", "server's time, ms", Lower),
     ("server_p99_ms", "server's time, p99 ms", Lower),
+    ("slowest_s", "slowest machine, s", Lower),
     ("slowing", "last tenth over the first", Lower),
     ("start_ms", "start, ms", Lower),
     ("start_over_bound", "start over the bound", Lower),

@@ -12,8 +12,8 @@ use super::{
 use crate::calibration::{Calibrate, ProfileQuery};
 use crate::export::ExportSpec;
 use crate::image::{
-    ImageCheck, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageResize, ImageSnapshotCall,
-    MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
+    ImageCheck, ImageCommit, ImageConvert, ImageCreate, ImageMap, ImageQuery, ImageResize,
+    ImageSnapshotCall, MAX_IMAGE_DEADLINE_S, MAX_MAP_EXTENTS,
 };
 use crate::image_stream::{ImageCopy, ImageExport, ImageImport};
 use crate::nic::{NicSpec, UplinkSpec};
@@ -77,6 +77,8 @@ pub enum Call {
     ImageMap(ImageMap),
     /// `image.create`: create an empty image file.
     ImageCreate(ImageCreate),
+    /// `image.commit`: write what the guest of an overlay has written to a new image.
+    ImageCommit(ImageCommit),
     /// `image.convert`: copy a disk to a new image file.
     ImageConvert(ImageConvert),
     /// `image.snapshot`: create an image over one that no program writes.
@@ -119,7 +121,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 45] = [
+pub const METHODS: [&str; 46] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -146,6 +148,7 @@ pub const METHODS: [&str; 45] = [
     "image.check",
     "image.map",
     "image.create",
+    "image.commit",
     "image.convert",
     "image.snapshot",
     "image.resize",
@@ -323,6 +326,11 @@ impl Call {
                 let create: ImageCreate = typed(params)?;
                 check_image(&create.path, 1)?;
                 Ok(Self::ImageCreate(create))
+            }
+            "image.commit" => {
+                let commit: ImageCommit = typed(params)?;
+                check_image(&commit.path, commit.deadline_s)?;
+                Ok(Self::ImageCommit(commit))
             }
             "image.convert" => {
                 let convert: ImageConvert = typed(params)?;

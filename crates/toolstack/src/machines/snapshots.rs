@@ -85,7 +85,8 @@ impl Machines {
         Ok(made)
     }
 
-    /// Creates a volume with the content of another one of the same SR, and shares its images.
+    /// Creates a volume with the content of another one of the same SR, and shares its images. A volume
+    /// that no guest writes shares its blocks instead, where the file system can do that.
     /// `layers` are the names of up to two new images: one for each of the two volumes.
     ///
     /// # Errors
@@ -100,6 +101,9 @@ impl Machines {
         let _turns = self.lock_all([of]).await;
         let [own, others] = layers;
         let is_written = self.written_disk(of).is_some();
+        if !is_written && let Some(volume) = place.driver.clone_file(sr, clone, of).await? {
+            return Ok(volume);
+        }
         if is_written || !place.driver.can_share(sr, of).await? {
             self.push_layers(&place, &[(of, others)]).await?;
         }

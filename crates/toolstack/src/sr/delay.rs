@@ -244,6 +244,15 @@ impl SrDriver for DelayedDriver {
         self.inner.add_snapshot(sr, vdi, snapshot_of)
     }
 
+    fn clone_file(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        of: VdiId,
+    ) -> BoxFuture<'_, Result<Option<Volume>, SrError>> {
+        self.inner.clone_file(sr, vdi, of)
+    }
+
     fn add_clone(&self, sr: SrId, vdi: VdiId, of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.add_clone(sr, vdi, of)
     }

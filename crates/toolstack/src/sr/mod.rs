@@ -340,6 +340,16 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn add_clone(&self, _sr: SrId, _vdi: VdiId, _of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
+    /// Adds a volume with the content of another one, if the storage can share its blocks. `None` if it
+    /// cannot. The caller makes sure that no program writes the other volume.
+    fn clone_file(
+        &self,
+        _sr: SrId,
+        _vdi: VdiId,
+        _of: VdiId,
+    ) -> BoxFuture<'_, Result<Option<Volume>, SrError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// Returns the images of a volume, to read them.
     fn images(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))

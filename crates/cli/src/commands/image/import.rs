@@ -128,7 +128,8 @@ impl Reader {
             bail!("it lies over {backing}: make one image of both (qemu-img convert)");
         }
         let bytes = info.get("virtual-size").and_then(Value::as_u64).unwrap_or_default();
-        let is_possible = (1..=MAX_DISK_BYTES).contains(&bytes) && bytes % SECTOR_BYTES == 0;
+        let is_possible =
+            (1..=MAX_DISK_BYTES).contains(&bytes) && bytes.is_multiple_of(SECTOR_BYTES);
         ensure!(is_possible, "its disk has {bytes} bytes, which no disk can have");
         Ok(bytes)
     }

@@ -16,7 +16,7 @@ use crate::xe::XeSession;
 const EMPTY: &str = "<EMPTY>";
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::own("cd-list", "Lists the CDs that machines can use.", list),
+    Command::own("cd-list", "Lists the CDs that machines can use.", list).optional(&["params"]),
     Command::own("vm-cd-list", "Lists the CD drives of machines and their CDs.", drives).of(&VM),
     Command::own(
         "vm-cd-add",
@@ -38,10 +38,21 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-cd-eject", "Takes the CD out of the only drive of machines.", eject).of(&VM),
 ];
 
-fn list(xe: &mut XeSession, _: &Params) -> Result<Printed, XeError> {
+/// Columns of a list of CDs: name, heading and field.
+const COLUMNS: [(&str, &str, &str); 2] =
+    [("name-label", "name-label ( RW)", "name_label"), ("uuid", "uuid ( RO)", "uuid")];
+
+fn list(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
+    let listed = params.get("params").filter(|listed| *listed != "all");
+    let wanted: Vec<_> = listed.map_or_else(Vec::new, |listed| listed.split(',').collect());
+    if let Some(other) = wanted.iter().find(|name| !COLUMNS.iter().any(|one| one.0 == **name)) {
+        return Err(XeError::error(format!(
+            "Unknown field '{other}': CDs have name-label and uuid"
+        )));
+    }
     let lines = |(_, disc): (String, Record)| {
-        let line = |heading: &str, field| (heading.to_owned(), disc.text(field).to_owned());
-        vec![line("name-label ( RW)", "name_label"), line("uuid ( RO)", "uuid")]
+        let shown = COLUMNS.iter().filter(|one| wanted.is_empty() || wanted.contains(&one.0));
+        shown.map(|one| (one.1.to_owned(), disc.text(one.2).to_owned())).collect()
     };
     Ok(Printed::Records(discs(xe)?.into_iter().map(lines).collect()))
 }

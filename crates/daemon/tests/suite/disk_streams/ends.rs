@@ -96,23 +96,7 @@ fn a_full_storage_keeps_what_it_had() {
 
 fn inside_little_room(dir: &Path) {
     let mut world = World::new();
-    let place = dir.join("sr");
-    let host = world.client.records("host").unwrap().remove(0).0;
-    let text = |text: &str| Value::text(text);
-    let location = record([("location", text(place.to_str().unwrap()))]);
-    let args = [
-        text(&host),
-        location,
-        Value::Int(0),
-        text("little"),
-        text(""),
-        text("dir"),
-        text("user"),
-        Value::Bool(false),
-        record([]),
-    ];
-    world.sr = world.made("SR.create", &args);
-    world.folder = place;
+    world.use_sr_at(dir.join("sr"));
     let disk = world.disk();
     // Two disks of 4 MiB do not fit, and an import needs the second.
     let content = vec![7; SIZE];

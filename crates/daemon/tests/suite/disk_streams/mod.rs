@@ -7,6 +7,8 @@ mod foreign;
 mod formats;
 mod killed;
 mod network;
+mod reflinks;
+mod reports;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -59,6 +61,25 @@ impl World {
             Value::Str(text) => text,
             other => panic!("{method}: {other:?}"),
         }
+    }
+
+    /// Creates a storage repository at this place, and uses it from now on.
+    fn use_sr_at(&mut self, place: PathBuf) {
+        let host = self.client.records("host").unwrap().remove(0).0;
+        let text = |text: &str| Value::text(text);
+        let args = [
+            text(&host),
+            record([("location", text(place.to_str().unwrap()))]),
+            Value::Int(0),
+            text("own"),
+            text(""),
+            text("dir"),
+            text("user"),
+            Value::Bool(false),
+            record([]),
+        ];
+        self.sr = self.made("SR.create", &args);
+        self.folder = place;
     }
 
     fn disk(&mut self) -> String {

@@ -142,7 +142,14 @@ fn receive_fixed(
         if data.len() < PIECE + first.len() {
             break;
         }
-        check_size(at + PIECE as u64, content)?;
+        if at + PIECE as u64 > content.size() {
+            let why = format!(
+                "the image does not begin as a dynamic VHD does, and as a fixed one it has more than \
+                 the {} bytes of this disk: state its format, or make a larger disk",
+                content.size()
+            );
+            return Err(ImportError::Refused(why));
+        }
         content.write(at, data.get(..PIECE).unwrap_or_default())?;
         data.drain(..PIECE);
         at += PIECE as u64;

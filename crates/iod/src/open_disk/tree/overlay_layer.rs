@@ -6,6 +6,7 @@ use disk::{Disk, DiskError};
 use model::spec::{Backend, FileRef, MIN_OVERLAY_RAM_BYTES, OnFull};
 use overlay::{OverlayDisk, OverlayOptions};
 
+use super::super::overlay_memory;
 use super::files::Use;
 use super::{OpenError, TreeOpener, label};
 
@@ -18,7 +19,12 @@ impl TreeOpener<'_> {
         (ram, overflow): (u64, Option<&FileRef>),
         told: Option<u64>,
     ) -> Result<Arc<dyn Disk>, OpenError> {
+        let ram = if ram == 0 { MIN_OVERLAY_RAM_BYTES } else { ram };
         let preserved = self.sources.overlay.take();
+        // A disk that is served has its memory: a reset takes what the former contents leave.
+        if preserved.is_none() && self.sources.storage_disks.is_none() {
+            overlay_memory::check(ram)?;
+        }
         let overflow = match overflow {
             None => None,
             Some(name) => {
@@ -38,11 +44,12 @@ impl TreeOpener<'_> {
         }
         let options = OverlayOptions {
             name: format!("the overlay of disk {}", self.spec.id).into(),
-            ram: if ram == 0 { MIN_OVERLAY_RAM_BYTES } else { ram },
+            ram,
             read_only: false,
             waits_for_room: self.spec.on_full == OnFull::Wait,
         };
         let disk = Arc::new(OverlayDisk::new(base, overflow, options, preserved)?);
+        overlay_memory::add(&disk);
         self.overlay = Some(Arc::clone(&disk));
         Ok(disk)
     }

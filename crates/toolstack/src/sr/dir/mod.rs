@@ -24,6 +24,7 @@ mod marker;
 mod merge;
 mod merge_journal;
 mod record;
+mod reflink;
 mod reset;
 mod resize;
 mod storage_blocks;
@@ -307,6 +308,21 @@ impl SrDriver for DirDriver {
         let snapshot = Some(unix_seconds);
         let sr_request = SrRequest::ShareImages { vdi: vdi.0, of: of.0, snapshot };
         Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
+    }
+
+    fn clone_file(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        of: VdiId,
+    ) -> BoxFuture<'_, Result<Option<Volume>, SrError>> {
+        let sr_request = SrRequest::CloneFile { vdi: vdi.0, of: of.0 };
+        Box::pin(async move {
+            match self.work(sr, sr_request).await? {
+                SrResponse::Nothing => Ok(None),
+                made => made.into_volume().map(Some),
+            }
+        })
     }
 
     fn add_clone(&self, sr: SrId, vdi: VdiId, of: VdiId) -> BoxFuture<'_, Result<(), SrError>> {

@@ -159,6 +159,13 @@ pub(crate) enum SrRequest {
         /// Time of the snapshot, in seconds since 1970; absent for other volumes.
         snapshot: Option<i64>,
     },
+    /// Add a volume whose file shares the blocks of another one.
+    CloneFile {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        #[serde(with = "text")]
+        of: Uuid,
+    },
     /// Find the images of a volume that gets new content.
     PrepareImport {
         #[serde(with = "text")]
@@ -227,6 +234,7 @@ impl fmt::Display for SrRequest {
             Self::SetNames { vdi, .. } => write!(f, "store the names of volume {vdi}"),
             Self::CanShare { vdi } => write!(f, "look at the layer of volume {vdi}"),
             Self::ShareImages { of, .. } => write!(f, "share the images of volume {of}"),
+            Self::CloneFile { of, .. } => write!(f, "clone the file of volume {of}"),
             Self::PrepareImport { vdi } => write!(f, "prepare an import to volume {vdi}"),
             Self::SettleImport { vdi, .. } => write!(f, "settle the import to volume {vdi}"),
             Self::AbandonImport { vdi } => write!(f, "abandon the import to volume {vdi}"),

@@ -162,6 +162,10 @@ fn on_images(
             let volume = |volume: Volume| SrResponse::Volume(volume.into());
             Ok(added.map_or(SrResponse::Nothing, volume))
         }
+        SrRequest::CloneFile { vdi, of } => {
+            let made = sr_directory.clone_file(VdiId(*vdi), VdiId(*of))?;
+            Ok(made.map_or(SrResponse::Nothing, |volume| SrResponse::Volume(volume.into())))
+        }
         SrRequest::PrepareImport { vdi } => {
             sr_directory.prepare_import(VdiId(*vdi)).map(SrResponse::Images)
         }

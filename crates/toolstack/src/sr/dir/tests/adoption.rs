@@ -53,10 +53,10 @@ fn names_state_what_files_are() {
             (one.name.as_str(), one.format.as_ref().map(|format| format.name()).map_err(word))
         })
         .collect();
-    let mut expected = vec![
+    let mut expected = [
         (qcow2(1), Err("exists")),
         (qcow2(2), Ok("qcow2")),
-        ("a.qcow2".into(), Ok("qcow2")),
+        ("a.qcow2".to_owned(), Ok("qcow2")),
         ("b.VHD".into(), Err("end with")),
         ("c.raw".into(), Err("hard link")),
         ("d.raw".into(), Err("hard link")),
