@@ -12,9 +12,10 @@ pub enum Better {
 use Better::{Higher, Lower};
 
 /// Name, label with the unit, and direction of every metric that a picture may show.
-const METRICS: [(&str, &str, Better); 43] = [
+const METRICS: [(&str, &str, Better); 50] = [
     ("1/percentile", "1 / latency, 1/s", Higher),
     ("all_over_one", "all pairs over one", Higher),
+    ("all_ready_s", "all guests ready, s", Lower),
     ("backend_cpu_us_per_request", "CPU us for each request", Lower),
     ("backend_cpus", "CPUs of the backend", Lower),
     ("cap_part", "rate over the cap", Lower),
@@ -24,13 +25,16 @@ const METRICS: [(&str, &str, Better); 43] = [
     ("cpu_us_per_request", "CPU us of guest and backend for each request", Lower),
     ("end_max_ms", "event of a VM's end, slowest ms", Lower),
     ("end_message_max_ms", "message of a VM's end, slowest ms", Lower),
+    ("fetched_mib", "MiB from the source", Lower),
     ("floor_part", "rate over the floor", Higher),
     ("first_ms", "very first call, ms", Lower),
+    ("first_ready_s", "first guest ready, s", Lower),
     ("frames_per_cpu_s", "frames a CPU second", Higher),
     ("frames_per_s", "frames a second", Higher),
     ("gbit_per_busy_s", "Gb a CPU second of everything", Higher),
     ("gbit_per_cpu_s", "Gb a CPU second", Higher),
     ("gbit_per_s", "Gb/s", Higher),
+    ("half_ready_s", "half of the guests ready, s", Lower),
     ("imbalance_worst", "most loaded queue over the mean, worst draw", Lower),
     ("iops", "requests a second", Higher),
     ("max_over_min", "fastest disk over the slowest", Lower),
@@ -44,6 +48,8 @@ const METRICS: [(&str, &str, Better); 43] = [
     ("p99_ms", "p99, ms", Lower),
     ("p99_us", "p99 latency, us", Lower),
     ("part_of_limit", "total over the storage's limit", Higher),
+    ("pss_mib", "memory of a guest with its QEMU, MiB", Lower),
+    ("quarter_ratio", "time of the last quarter over the first", Lower),
     ("reactor_wakeups", "wake-ups of the reactors", Lower),
     ("server_ms", "server's time, ms", Lower),
     ("server_p99_ms", "server's time, p99 ms", Lower),
@@ -56,6 +62,7 @@ const METRICS: [(&str, &str, Better); 43] = [
     ("voluntary_switches", "sleeps that ended", Lower),
     ("weights_error_percent", "furthest off its weight, %", Lower),
     ("wake_p99_ms", "from a change to its client, p99 ms", Lower),
+    ("xe_p99_ms", "xe vm-list, p99 ms", Lower),
 ];
 
 impl Better {

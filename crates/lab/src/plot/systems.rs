@@ -42,12 +42,17 @@ const PROGRAMS: [Program; 11] = [
 
 /// Words of systems that are Ringway's but do not name a program, because their experiment compares
 /// Ringway with itself.
-const OURS: [&str; 17] = [
+const OURS: [&str; 22] = [
     "record=",
     "beside ",
     "alone",
     "with the slices",
     "without",
+    "in turn",
+    "apart",
+    "cold",
+    "boot-set",
+    "warm",
     "XML",
     "JSON",
     "event.from",
@@ -63,7 +68,7 @@ const OURS: [&str; 17] = [
 ];
 
 /// Ends of names, and the shade of that setting. All other settings have the program's own colour.
-const SETTINGS: [(&str, usize); 29] = [
+const SETTINGS: [(&str, usize); 33] = [
     ("poll off", 1),
     ("poll always", 2),
     ("poll-max-ns=0", 1),
@@ -74,6 +79,10 @@ const SETTINGS: [(&str, usize); 29] = [
     ("pmd-maxsleep", 1),
     ("record=false", 1),
     ("without", 1),
+    ("all at once", 1),
+    ("apart", 1),
+    ("boot-set", 2),
+    ("warm", 3),
     ("without a profile", 1),
     ("throttle-group", 1),
     ("disk 2", 1),

@@ -22,6 +22,8 @@ use crate::toolstack::{Host, params};
 
 /// Memory of a guest, in bytes. With 96 MiB, the test guest's initramfs has no room.
 pub(super) const MEMORY_BYTES: i64 = 112 << 20;
+/// Memory for the writes of a guest, in bytes. A hundred times as much must be free.
+const WRITE_CACHE_BYTES: u64 = 16 << 20;
 /// Size of the golden image, in bytes.
 const IMAGE_BYTES: usize = 64 << 20;
 /// Script of the guests: each reads the whole image while it boots.
@@ -154,7 +156,9 @@ fn template(daemon: &Ringwayd) -> Result<Value> {
     let words = (0..IMAGE_BYTES / 8).flat_map(|word| word.to_le_bytes());
     fs::write(&source, words.collect::<Vec<u8>>())?;
     let source = format!("device-config:source={}", source.display());
-    let sr = daemon.xe_prints(&["sr-create", "type=golden", "name-label=golden", &source])?;
+    let ram = format!("device-config:write-cache-ram={WRITE_CACHE_BYTES}");
+    let sr = ["sr-create", "type=golden", "name-label=golden", &source, &ram];
+    let sr = daemon.xe_prints(&sr)?;
     let vdi = daemon.xe_prints(&["vdi-list", &format!("sr-uuid={sr}"), "--minimal"])?;
     let name = "new-name-label=desktop";
     let vm = daemon.xe_prints(&["vm-install", "template=Ringway test guest", name])?;

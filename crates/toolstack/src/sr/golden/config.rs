@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use model::spec::{GoldenImage, GoldenSource, MIN_GOLDEN_RAM_BYTES, parse_size};
+use model::spec::{
+    GoldenImage, GoldenSource, MIN_GOLDEN_RAM_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES,
+    parse_size,
+};
 
 use crate::sr::places::{self, LOCATION};
 use crate::sr::{Config, SrError};
@@ -19,8 +22,9 @@ pub const RATE: &str = "rate";
 pub const IDENTITY: &str = "identity";
 /// Key of the memory for the writes of a disk.
 pub const WRITE_CACHE_RAM: &str = "write-cache-ram";
-/// Memory for the writes of a disk by default, in bytes.
-const WRITE_CACHE_RAM_BYTES: u64 = 256 << 20;
+/// Part of the host's memory for the writes of a disk by default, and its bounds in bytes.
+const WRITE_CACHE_RAM_PART: u64 = 256;
+const WRITE_CACHE_RAM_BOUNDS: (u64, u64) = (16 << 20, 256 << 20);
 
 /// Parsed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +35,12 @@ pub(super) struct GoldenConfig {
 }
 
 impl GoldenConfig {
-    /// Parses a configuration. `usual` is the directory of SRs that name none.
+    /// Parses a configuration. `usual` is the directory of SRs that name none, and `host_bytes` the
+    /// memory of the host.
     ///
     /// # Errors
     /// The source is missing, or a value is invalid.
-    pub(super) fn parse(config: &Config, usual: &Path) -> Result<Self, SrError> {
+    pub(super) fn parse(config: &Config, usual: &Path, host_bytes: u64) -> Result<Self, SrError> {
         let known = [SOURCE, LOCATION, RAM, CACHE_SIZE, RATE, IDENTITY, WRITE_CACHE_RAM];
         places::check_keys(config, &known)?;
         let cache = match config.get(LOCATION) {
@@ -48,7 +53,16 @@ impl GoldenConfig {
             }
             bytes => Ok(bytes),
         };
-        let write_cache_ram = least(WRITE_CACHE_RAM, 1 << 20)?.unwrap_or(WRITE_CACHE_RAM_BYTES);
+        let write_cache_ram = match least(WRITE_CACHE_RAM, MIN_OVERLAY_RAM_BYTES)? {
+            Some(bytes) if bytes % OVERLAY_BLOCK_BYTES != 0 => {
+                return invalid(
+                    WRITE_CACHE_RAM,
+                    format!("{bytes} is no multiple of {OVERLAY_BLOCK_BYTES}"),
+                );
+            }
+            Some(bytes) => bytes,
+            None => write_cache_ram(host_bytes),
+        };
         let image = GoldenImage {
             source: source(config)?,
             cache,
@@ -73,6 +87,13 @@ impl GoldenConfig {
         let name = text.rsplit('/').find(|part| !part.is_empty()).unwrap_or("image");
         name.to_owned()
     }
+}
+
+/// Returns the memory for the writes of a disk by default, on a host with this much memory.
+fn write_cache_ram(host_bytes: u64) -> u64 {
+    let (least, most) = WRITE_CACHE_RAM_BOUNDS;
+    let bytes = (host_bytes / WRITE_CACHE_RAM_PART).clamp(least, most);
+    bytes - bytes % OVERLAY_BLOCK_BYTES
 }
 
 fn invalid<T>(key: &str, why: impl Into<String>) -> Result<T, SrError> {
@@ -106,7 +127,7 @@ mod tests {
 
     fn parse(pairs: &[(&str, &str)]) -> Result<GoldenConfig, SrError> {
         let config = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        GoldenConfig::parse(&config.collect(), Path::new("/usual"))
+        GoldenConfig::parse(&config.collect(), Path::new("/usual"), 24 << 30)
     }
 
     #[test]
@@ -126,7 +147,8 @@ mod tests {
     fn sizes_have_defaults_and_bounds() {
         let least = parse(&[(SOURCE, "/a")]).unwrap();
         assert_eq!(least.image.cache, Path::new("/usual"));
-        assert_eq!((least.image.ram, least.write_cache_ram), (None, 256 << 20));
+        assert_eq!((least.image.ram, least.write_cache_ram), (None, 96 << 20));
+        assert_eq!([1 << 30, 1 << 40].map(write_cache_ram), [16 << 20, 256 << 20]);
         let all = parse(&[
             (SOURCE, "/a"),
             (LOCATION, "/b"),
@@ -151,7 +173,8 @@ mod tests {
             (vec![(SOURCE, "nbd://store:x/a")], "source: "),
             (vec![(SOURCE, "/a"), (RAM, "1M")], "ram: 1048576 bytes are fewer than"),
             (vec![(SOURCE, "/a"), (RATE, "fast")], "rate: "),
-            (vec![(SOURCE, "/a"), (WRITE_CACHE_RAM, "0")], "write-cache-ram: "),
+            (vec![(SOURCE, "/a"), (WRITE_CACHE_RAM, "0")], "write-cache-ram: 0 bytes are fewer"),
+            (vec![(SOURCE, "/a"), (WRITE_CACHE_RAM, "5000001")], "is no multiple of 4096"),
             (vec![(SOURCE, "/a"), (LOCATION, "b")], "location: "),
             (vec![(SOURCE, "/a"), ("path", "/b")], "path: this type of storage has no such key"),
         ] {

@@ -85,7 +85,9 @@ impl GoldenDriver {
     }
 
     fn parse(&self, config: &Config) -> Result<GoldenConfig, SrError> {
-        GoldenConfig::parse(config, &self.default)
+        let info = rustix::system::sysinfo();
+        let host_bytes = (info.totalram as u64).saturating_mul(info.mem_unit.into());
+        GoldenConfig::parse(config, &self.default, host_bytes)
     }
 
     fn attached(&self) -> MutexGuard<'_, BTreeMap<SrId, GoldenConfig>> {
