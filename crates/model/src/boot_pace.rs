@@ -7,7 +7,8 @@
 //!
 //! # Rules
 //! 1. A machine has its place from its admission until its guest's agent answers, its domain is gone,
-//!    or [`BOOT_MAX`] has passed: not every guest has an agent.
+//!    or [`BOOT_MAX`] has passed: not every guest has an agent. On a host so busy that boots take
+//!    longer, this time is twice that of the slowest boot: else all would boot at once in the end.
 //! 2. While fewer than [`BootPace::set_places`] machines have a place, the next one is admitted at
 //!    once.
 //! 3. Beyond that, one machine is admitted at each look at which the host has idle CPUs.
@@ -21,7 +22,7 @@ use crate::id::VmId;
 
 /// Default number of machines that boot at the same time on a busy host.
 pub const DEFAULT_PLACES: u16 = 25;
-/// Time after which a machine whose guest says nothing gives its place back.
+/// Least time after which a machine whose guest says nothing gives its place back.
 pub const BOOT_MAX: Duration = Duration::from_secs(60);
 
 /// Machines that boot, and those that wait for it.
@@ -31,12 +32,19 @@ pub struct BootPace {
     /// Machines with a place, and the time of their admission.
     booting: BTreeMap<VmId, Duration>,
     waiting: VecDeque<VmId>,
+    /// Longest boot since machines boot or wait.
+    slowest: Duration,
 }
 
 impl BootPace {
     /// Creates the pace with this number of places.
     pub fn new(places: u16) -> Self {
-        Self { places: places.into(), booting: BTreeMap::new(), waiting: VecDeque::new() }
+        Self {
+            places: places.into(),
+            booting: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            slowest: Duration::ZERO,
+        }
     }
 
     /// Changes the number of places. Machines that boot continue.
@@ -50,16 +58,28 @@ impl BootPace {
         self.waiting.push_back(vm);
     }
 
+    /// Takes the place of a machine back whose guest's agent has answered.
+    pub fn ready(&mut self, vm: VmId, now: Duration) {
+        if let Some(since) = self.booting.get(&vm) {
+            self.slowest = self.slowest.max(now.saturating_sub(*since));
+        }
+        self.leave(vm);
+    }
+
     /// Takes a machine's place back, or ends its wait.
     pub fn leave(&mut self, vm: VmId) {
         self.booting.remove(&vm);
         self.waiting.retain(|one| *one != vm);
+        if self.booting.is_empty() && self.waiting.is_empty() {
+            self.slowest = Duration::ZERO;
+        }
     }
 
     /// Returns the next machine that is admitted. With `has_idle_cpus`, one machine is admitted beyond
     /// the number of places: pass it to the first call of a look only.
     pub fn admit(&mut self, now: Duration, has_idle_cpus: bool) -> Option<VmId> {
-        self.booting.retain(|_, since| now.saturating_sub(*since) < BOOT_MAX);
+        let most = BOOT_MAX.max(self.slowest * 2);
+        self.booting.retain(|_, since| now.saturating_sub(*since) < most);
         if self.booting.len() >= self.places && !has_idle_cpus {
             return None;
         }
@@ -116,6 +136,25 @@ mod tests {
         assert_eq!(admitted(&mut pace, s(61), false), []);
         assert_eq!(admitted(&mut pace, s(62), false), [vm(4)]);
         assert_eq!(admitted(&mut pace, s(62), true), []);
+    }
+
+    #[test]
+    fn places_are_kept_longer_where_boots_take_longer() {
+        let mut pace = BootPace::new(2);
+        (0..4).for_each(|n| pace.wait(vm(n)));
+        assert_eq!([pace.admit(s(0), false), pace.admit(s(0), false)], [Some(vm(0)), Some(vm(1))]);
+        pace.ready(vm(0), s(50));
+        assert_eq!(pace.admit(s(50), false), Some(vm(2)));
+        assert_eq!(pace.admit(s(99), false), None);
+        assert_eq!(pace.admit(s(100), false), Some(vm(3)));
+        (2..4).for_each(|n| pace.ready(vm(n), s(101)));
+        // The next machines find no storm.
+        (4..7).for_each(|n| pace.wait(vm(n)));
+        assert_eq!(
+            [pace.admit(s(200), false), pace.admit(s(200), false)],
+            [Some(vm(4)), Some(vm(5))]
+        );
+        assert_eq!(pace.admit(s(260), false), Some(vm(6)));
     }
 
     #[test]

@@ -42,13 +42,16 @@ const PROGRAMS: [Program; 11] = [
 
 /// Words of systems that are Ringway's but do not name a program, because their experiment compares
 /// Ringway with itself.
-const OURS: [&str; 22] = [
+const OURS: [&str; 25] = [
     "record=",
     "beside ",
     "alone",
     "with the slices",
     "without",
     "in turn",
+    " cache",
+    "cache in ",
+    "disk of ",
     "apart",
     "cold",
     "boot-set",
@@ -68,7 +71,7 @@ const OURS: [&str; 22] = [
 ];
 
 /// Ends of names, and the shade of that setting. All other settings have the program's own colour.
-const SETTINGS: [(&str, usize); 33] = [
+const SETTINGS: [(&str, usize); 36] = [
     ("poll off", 1),
     ("poll always", 2),
     ("poll-max-ns=0", 1),
@@ -80,6 +83,9 @@ const SETTINGS: [(&str, usize); 33] = [
     ("record=false", 1),
     ("without", 1),
     ("all at once", 1),
+    ("quarter of the ram", 1),
+    ("persistent cache", 2),
+    ("writeback cache", 3),
     ("apart", 1),
     ("boot-set", 2),
     ("warm", 3),

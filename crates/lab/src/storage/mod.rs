@@ -12,3 +12,4 @@ mod records;
 mod served;
 pub mod splitting;
 mod streams;
+pub mod write_cache;

@@ -150,6 +150,7 @@ impl Boots {
         if let Some(boot) = self.lock().boots.get_mut(&vm).filter(|boot| boot.running.is_some()) {
             boot.ready.get_or_insert_with(Instant::now);
         }
+        self.lock().pace.ready(vm, self.epoch.elapsed());
         self.leave(vm);
     }
 

@@ -66,6 +66,12 @@ pub(super) trait ServedDevice:
     /// Returns the ids of the served devices.
     fn served(stats: &Stats) -> BTreeSet<String>;
 
+    /// Returns whether its contents end with the keeper. Another process cannot serve it to a guest that
+    /// has seen them.
+    fn ends_with_keeper(&self) -> bool {
+        false
+    }
+
     /// Returns the specification that an earlier version may have stored, as this version means it.
     fn loaded(self) -> Self {
         self
@@ -89,6 +95,10 @@ impl ServedDevice for DiskSpec {
 
     fn served(stats: &Stats) -> BTreeSet<String> {
         stats.disks.iter().map(|disk| disk.id.clone()).collect()
+    }
+
+    fn ends_with_keeper(&self) -> bool {
+        self.backend.is_in_memory()
     }
 
     /// This version always stores a block size. Without one, guests were told that of the storage.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use xenapi::Value;
 
 use super::records::{of, record, slot, start, with};
+use super::snapshots::kill_datapath;
 use super::world::{DISK_BYTES, Machine, World};
 
 /// Block that tells which state a disk has.
@@ -96,6 +97,18 @@ fn machines_that_share_an_image_forget_what_they_wrote() {
     assert_eq!(one.read(&mut shell, BLOCK), "newer");
     drop(shell);
     assert_eq!(world.word_after_start(&two), "newer");
+    // What was only in memory is gone with all processes that had it. The guest must not go on with
+    // what was there before.
+    kill_datapath(&mut world);
+    let is_told = |world: &mut World| {
+        world.daemon.process.stderr().matches("guest I/O is blocked: the writes").count() >= 2
+    };
+    world.until("the end of the writes in memory", is_told);
+    assert!([&one, &two].into_iter().all(|machine| world.served(&machine.slot).is_none()));
+    world.call("VM.hard_reboot", &of(&one.reference));
+    let mut shell = world.shell(&one);
+    assert_eq!(one.read(&mut shell, BLOCK), "newer");
+    drop(shell);
     for machine in [&one, &two] {
         world.call("VM.hard_shutdown", &of(&machine.reference));
         world.call("VM.destroy", &of(&machine.reference));

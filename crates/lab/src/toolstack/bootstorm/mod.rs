@@ -21,8 +21,8 @@ const GUESTS_LEAST: usize = 4;
 const LAST_QUARTER: f64 = 1.5;
 /// Bar for the 99th percentile of `xe vm-list` during the storm, in milliseconds.
 const XE_P99_MS: f64 = 200.0;
-/// Bar for the memory of a guest with its QEMU, in MiB.
-const PSS_MIB: f64 = 160.0;
+/// Bar for the memory of a guest with its QEMU, in MiB: 64 MiB beside the guest's own.
+const PSS_MIB: f64 = 176.0;
 /// Number of guests that boot at a time where they all do.
 const ALL: u16 = 1000;
 

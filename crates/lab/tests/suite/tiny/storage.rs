@@ -3,6 +3,7 @@
 use lab::storage::fairness::Fairness;
 use lab::storage::lun_scale::LunScale;
 use lab::storage::splitting::Splitting;
+use lab::storage::write_cache::WriteCache;
 
 use super::*;
 
@@ -49,5 +50,16 @@ fn a_weight_changes_while_disks_are_busy() {
     assert_eq!(bars, ["weights_error_percent", "part_of_limit"]);
     let sample = &results.cells[0].systems[0].samples[0];
     assert!(sample.contains_key("mib_per_s_d3_t23"), "{sample:?}");
+    drawn(&results, 2);
+}
+
+#[test]
+fn writes_go_to_every_kind_of_write_cache() {
+    let results = quick(&WriteCache, "d1");
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    assert_eq!(cell.systems.len(), 7);
+    assert!(cell.systems.iter().all(|system| system.median("iops") > 0.0), "{cell:?}");
+    let bars: Vec<_> = results.compared.iter().filter_map(|compared| compared.bar).collect();
+    assert_eq!(bars, [0.7, 0.9, 200.0]);
     drawn(&results, 2);
 }

@@ -85,10 +85,18 @@ impl<T: ServedDevice> Supervisor<T> {
         all
     }
 
-    /// Attaches one device again. Returns false if it should be served but is not.
+    /// Attaches one device again. Returns false if it should be served and a retry may help.
     async fn attach_again(&self, id: &str) -> bool {
         let _turn = self.keyed_locks.of(id).await;
         let spec = self.specs().get(id).cloned();
+        if spec.as_ref().is_some_and(T::ends_with_keeper) {
+            tracing::error!(
+                of = %self.owner, id,
+                "guest I/O is blocked: the writes of this machine were in the memory of the \
+                 ringway-io that has ended; shut the machine down by force, then start it"
+            );
+            return true;
+        }
         let Some(Ok(calls)) = spec.map(|spec| spec.calls()) else { return true };
         for call in calls {
             if let Err(error) = self.tell_again(call).await {
