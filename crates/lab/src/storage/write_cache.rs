@@ -183,7 +183,9 @@ impl Prepared for PreparedExperiment {
         if kind == Kind::Persistent {
             let path = format!("path={}", files.path().join("top.qcow2").display());
             let size = format!("size={DISK_BYTES}");
-            io.ringway(&["io", "image.create", &path, "format=qcow2", &size])?;
+            let base = json!({"file": files.path().join("base.img"), "format": "raw"});
+            let backing = format!("backing={base}");
+            io.ringway(&["io", "image.create", &path, "format=qcow2", &size, &backing])?;
         }
         let cache = if kind == Kind::Writeback { "cache=writeback" } else { "cache=none" };
         io.attach_target("disk", &Target::Tree(kind.backend(files.path())), &[cache])?;

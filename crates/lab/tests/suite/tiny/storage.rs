@@ -61,5 +61,5 @@ fn writes_go_to_every_kind_of_write_cache() {
     assert!(cell.systems.iter().all(|system| system.median("iops") > 0.0), "{cell:?}");
     let bars: Vec<_> = results.compared.iter().filter_map(|compared| compared.bar).collect();
     assert_eq!(bars, [0.7, 0.9, 200.0]);
-    drawn(&results, 2);
+    drawn(&results, 1);
 }
