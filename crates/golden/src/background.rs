@@ -41,7 +41,7 @@ struct Warm {
     problem: Option<String>,
 }
 
-/// What is to fetch ahead, and what is on its way.
+/// Blocks to fetch ahead, and the number of those that are being fetched.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     boot_set: VecDeque<u32>,

@@ -1,4 +1,4 @@
-//! What an image has in memory and on its way.
+//! State of an image: its blocks in memory, and the flights of blocks to it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     /// True once a flush has failed. The kernel reports a failed flush once and forgets the data
     /// that it could not write, so every later flush on any queue must fail too.
     pub(crate) lost: AtomicBool,
-    /// What is in the page cache alone.
+    /// Bytes that only the page cache has.
     pub(crate) dirty: DirtyBytes,
 }
 

@@ -7,6 +7,7 @@
 
 pub mod api_scale;
 pub mod bootstorm;
+mod caller;
 pub mod hung_sr;
 mod raw;
 pub mod responsive;

@@ -5,7 +5,6 @@
 //! the control slice, like a login through sshd. The other is outside all slices, where `xe` moves
 //! itself to the control slice when it starts.
 
-pub(in crate::toolstack) mod caller;
 mod ends;
 mod host;
 
@@ -16,10 +15,10 @@ use anyhow::Result;
 use tempfile::NamedTempFile;
 use testkit::guest::boot_config;
 
-use caller::Caller;
 use ends::{ENDS, NotifyLatency, ends};
 use host::Host;
 
+use super::caller::{self, Caller};
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };

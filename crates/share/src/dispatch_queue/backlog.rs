@@ -51,7 +51,7 @@ pub(super) struct Backlog {
     /// Entries that a search has taken out, empty between searches.
     passed: Vec<Reverse<Entry>>,
     searches: u64,
-    /// What may have lowered keys, at the last search.
+    /// Counters of the events that lower keys, as of the last search.
     lowerings: (u64, u64),
     /// Number of looks at disks.
     #[cfg(test)]

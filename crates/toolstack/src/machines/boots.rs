@@ -147,10 +147,13 @@ impl Boots {
 
     /// Notes that a guest's agent answers: the machine gives its place back.
     pub(super) fn ready(&self, vm: VmId) {
-        if let Some(boot) = self.lock().boots.get_mut(&vm).filter(|boot| boot.running.is_some()) {
-            boot.ready.get_or_insert_with(Instant::now);
+        {
+            let mut inner = self.lock();
+            if let Some(boot) = inner.boots.get_mut(&vm).filter(|boot| boot.running.is_some()) {
+                boot.ready.get_or_insert_with(Instant::now);
+            }
+            inner.pace.ready(vm, self.epoch.elapsed());
         }
-        self.lock().pace.ready(vm, self.epoch.elapsed());
         self.leave(vm);
     }
 

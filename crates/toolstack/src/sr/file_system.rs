@@ -28,6 +28,24 @@ pub(super) fn space_at(directory: impl AsFd, path: &Path) -> Result<Space, SrErr
     Ok(Space { total, used: total.saturating_sub(free) })
 }
 
+/// Returns the names of the files of a directory. Skips names that are no text: nobody could type them.
+///
+/// # Errors
+/// The directory is gone or cannot be read.
+pub(super) fn names(directory: &Path) -> Result<Vec<String>, SrError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            SrError::Vanished { path: directory.into() }
+        }
+        _ => os("list", directory, source),
+    };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        names.extend(entry.map_err(failed)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
 /// Returns the error of a system call on a path.
 pub(super) fn os(doing: &str, path: &Path, source: io::Error) -> SrError {
     SrError::Os { what: format!("cannot {doing} {}", path.display()), source }

@@ -227,10 +227,12 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Creates a volume of zeroes with this size in bytes.
     fn create_volume(
         &self,
-        sr: SrId,
-        vdi: VdiId,
-        bytes: u64,
-    ) -> BoxFuture<'_, Result<Volume, SrError>>;
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
     /// Begins a volume of zeroes with an image of this format, which is not raw, and names the image.
     /// The caller creates it, then calls [`SrDriver::settle_image`]. Until then there is no volume, and
     /// the next attach of the SR removes what is left.
@@ -248,7 +250,9 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(SrError::Unsupported)))
     }
     /// Removes a volume.
-    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
+    fn destroy_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
     /// Checks that a volume can grow to this size in bytes. Returns its images if the caller, or a
     /// datapath, makes the top image larger before [`SrDriver::resize_volume`].
     fn prepare_resize(
@@ -262,10 +266,12 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Grows a volume to this size in bytes.
     fn resize_volume(
         &self,
-        sr: SrId,
-        vdi: VdiId,
-        bytes: u64,
-    ) -> BoxFuture<'_, Result<Volume, SrError>>;
+        _sr: SrId,
+        _vdi: VdiId,
+        _bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(std::future::ready(Err(SrError::Unsupported)))
+    }
     /// Begins to put a new image over those of a volume, and names it. The caller creates the image,
     /// or lets a datapath do it, then calls [`SrDriver::settle_layer`].
     ///
@@ -456,12 +462,21 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn layers(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VbdId>, SrError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
-    /// Prepares reads and writes.
-    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
+    /// Prepares reads and writes. Storage that locks no volumes does nothing.
+    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Ends reads and writes.
-    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
+    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Detaches a volume.
-    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
-    /// Returns all volumes that are attached on this host, by any caller.
-    fn attached_volumes(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>>;
+    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Returns all volumes that are attached on this host, by any caller. Storage that does nothing to
+    /// attach a volume has none.
+    fn attached_volumes(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 }

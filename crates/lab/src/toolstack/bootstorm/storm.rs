@@ -17,7 +17,7 @@ use xenapi::Value;
 
 use crate::experiment::Sample;
 use crate::stats::percentile;
-use crate::toolstack::responsive::caller::Caller;
+use crate::toolstack::caller::Caller;
 use crate::toolstack::{Host, params};
 
 /// Memory of a guest, in bytes. With 96 MiB, the test guest's initramfs has no room.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use model::id::{Uuid, VbdId};
 
-use crate::sr::file_system::{os, space};
+use crate::sr::file_system::{names, os, space};
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError};
 
@@ -66,17 +66,8 @@ pub(crate) fn open_layers(place: &Path) -> Result<Space, SrError> {
 /// # Errors
 /// The directory cannot be read, or has more than [`MAX_VOLUMES`].
 pub(crate) fn layers(place: &Path) -> Result<Vec<String>, SrError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            SrError::Vanished { path: place.into() }
-        }
-        _ => os("list", place, source),
-    };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(place).map_err(failed)? {
-        let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
-        found.extend(LayerName::parse(&name).map(|_| name));
-    }
+    let mut found = names(place)?;
+    found.retain(|name| LayerName::parse(name).is_some());
     if found.len() > MAX_VOLUMES {
         let why = format!("more than {MAX_VOLUMES} layers are in {}", place.display());
         return Err(crate::sr::places::location(why));

@@ -70,10 +70,6 @@ fn volume_id(sr: SrId) -> VdiId {
     VdiId(Uuid::from_name(&sr.0, VOLUME))
 }
 
-fn unsupported<T: Send + 'static>() -> BoxFuture<'static, Result<T, SrError>> {
-    Box::pin(std::future::ready(Err(SrError::Unsupported)))
-}
-
 fn done<T: Send + 'static>(value: T) -> BoxFuture<'static, Result<T, SrError>> {
     Box::pin(std::future::ready(Ok(value)))
 }
@@ -260,28 +256,6 @@ impl SrDriver for GoldenDriver {
         })
     }
 
-    fn create_volume(
-        &self,
-        _sr: SrId,
-        _vdi: VdiId,
-        _bytes: u64,
-    ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        unsupported()
-    }
-
-    fn destroy_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        unsupported()
-    }
-
-    fn resize_volume(
-        &self,
-        _sr: SrId,
-        _vdi: VdiId,
-        _bytes: u64,
-    ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        unsupported()
-    }
-
     fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
             let config = self.config(sr)?;
@@ -339,21 +313,5 @@ impl SrDriver for GoldenDriver {
             let files = self.places.call(sr, SrRequest::Layers).await?.into_images()?;
             Ok(files.iter().filter_map(|file| Some(LayerName::parse(file)?.slot)).collect())
         })
-    }
-
-    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        done(())
-    }
-
-    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        done(())
-    }
-
-    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        done(())
-    }
-
-    fn attached_volumes(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
-        done(Vec::new())
     }
 }

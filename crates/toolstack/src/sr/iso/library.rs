@@ -8,7 +8,7 @@ use std::path::Path;
 use model::id::{SrId, Uuid, VdiId};
 use model::image::ImageFormat;
 
-use crate::sr::file_system::{os, space};
+use crate::sr::file_system::{names, os, space};
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
@@ -21,7 +21,7 @@ const EXTENSION: &str = "iso";
 /// The directory cannot be read, or has more than [`MAX_VOLUMES`].
 pub(crate) fn scan(place: &Path, sr: SrId) -> Result<(Space, Vec<Volume>), SrError> {
     let mut volumes = Vec::new();
-    for name in names(place)? {
+    for name in iso_names(place)? {
         // A file that was removed after its name was read is skipped.
         volumes.extend(volume(place, sr, name)?);
     }
@@ -38,7 +38,7 @@ pub(crate) fn scan(place: &Path, sr: SrId) -> Result<(Space, Vec<Volume>), SrErr
 /// # Errors
 /// It does not exist, or the directory cannot be read.
 pub(crate) fn find(place: &Path, sr: SrId, vdi: VdiId) -> Result<Volume, SrError> {
-    let name = names(place)?.into_iter().find(|name| id(sr, name) == vdi);
+    let name = iso_names(place)?.into_iter().find(|name| id(sr, name) == vdi);
     let found = name.map(|name| volume(place, sr, name)).transpose()?.flatten();
     found.ok_or(SrError::NoVolume(vdi))
 }
@@ -48,25 +48,15 @@ fn id(sr: SrId, name: &str) -> VdiId {
     VdiId(Uuid::from_name(&sr.0, name))
 }
 
-/// Returns the names of the ISO files. Skips names that are no text: nobody could type them.
-fn names(place: &Path) -> Result<Vec<String>, SrError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            SrError::Vanished { path: place.into() }
-        }
-        _ => os("list", place, source),
-    };
-    let mut names = Vec::new();
-    for entry in fs::read_dir(place).map_err(failed)? {
-        let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
-        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
-        if extension.is_some_and(|found| found.eq_ignore_ascii_case(EXTENSION))
+/// Returns the names of the ISO files.
+fn iso_names(place: &Path) -> Result<Vec<String>, SrError> {
+    let mut found = names(place)?;
+    found.retain(|name| {
+        let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+        extension.is_some_and(|found| found.eq_ignore_ascii_case(EXTENSION))
             && !name.chars().any(char::is_control)
-        {
-            names.push(name);
-        }
-    }
-    Ok(names)
+    });
+    Ok(found)
 }
 
 /// Returns the volume of a file. `None` if it is no regular file, or a link to none.

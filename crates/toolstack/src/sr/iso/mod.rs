@@ -51,10 +51,6 @@ fn place(config: &Config) -> Result<PathBuf, SrError> {
     places::directory(text)
 }
 
-fn unsupported<T: Send + 'static>() -> BoxFuture<'static, Result<T, SrError>> {
-    Box::pin(std::future::ready(Err(SrError::Unsupported)))
-}
-
 impl SrDriver for IsoDriver {
     fn kind(&self) -> &'static str {
         ISO
@@ -103,28 +99,6 @@ impl SrDriver for IsoDriver {
         Box::pin(async move { self.places.call(sr, SrRequest::ScanIsos).await?.into_sr() })
     }
 
-    fn create_volume(
-        &self,
-        _sr: SrId,
-        _vdi: VdiId,
-        _bytes: u64,
-    ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        unsupported()
-    }
-
-    fn destroy_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        unsupported()
-    }
-
-    fn resize_volume(
-        &self,
-        _sr: SrId,
-        _vdi: VdiId,
-        _bytes: u64,
-    ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        unsupported()
-    }
-
     fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
             let Attached { place, worker } = self.places.of(sr)?;
@@ -150,22 +124,6 @@ impl SrDriver for IsoDriver {
             }
             Ok((backend, BlockSize::Bytes(BlockSize::DEFAULT_BYTES)))
         })
-    }
-
-    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn attached_volumes(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }
 

@@ -29,7 +29,7 @@ const LOOP: &str = "while read -r; do
 done";
 
 /// Running shell, which ends on drop.
-pub(in crate::toolstack) struct Caller {
+pub(super) struct Caller {
     shell: Process,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -37,7 +37,7 @@ pub(in crate::toolstack) struct Caller {
 
 impl Caller {
     /// Starts a shell in the control slice of these slices. `None` means no slice.
-    pub(in crate::toolstack) fn start(daemon: &Ringwayd, slices: Option<&Slices>) -> Result<Self> {
+    pub(super) fn start(daemon: &Ringwayd, slices: Option<&Slices>) -> Result<Self> {
         let xe = daemon.xe(&["vm-list"])?;
         let mut command = Command::new(find_tool("bash", "bash")?);
         command.args(["-c", LOOP, "caller"]).arg(xe.get_program()).args(xe.get_args());
@@ -75,7 +75,7 @@ impl Caller {
     }
 
     /// Calls until `over`. Returns each duration in milliseconds.
-    pub(in crate::toolstack) fn calls_until(&mut self, over: &AtomicBool) -> Result<Vec<f64>> {
+    pub(super) fn calls_until(&mut self, over: &AtomicBool) -> Result<Vec<f64>> {
         let mut took = vec![self.call()?];
         while !over.load(Ordering::Relaxed) {
             sleep(GAP);
