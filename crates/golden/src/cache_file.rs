@@ -24,6 +24,8 @@ const VERSION: u32 = 1;
 /// Free space that blocks leave to others: this share of the file system, and at most these bytes.
 const RESERVE_SHARE: u64 = 20;
 const RESERVE_MAX: u64 = 1 << 30;
+/// Most bytes that an index entry adds to a sparse file.
+const PAGE_BYTES: u64 = 4096;
 /// New blocks after which a file with a limit is counted again, because other processes write to it.
 const RECOUNT_EVERY: u64 = 1024;
 
@@ -40,6 +42,8 @@ pub(crate) struct CacheFile {
     present: Vec<AtomicU64>,
     /// Blocks in the file, and places that are taken for blocks.
     stored: AtomicU64,
+    /// Blocks that threads write at this moment. The file system may not have counted them yet.
+    in_flight: AtomicU64,
 }
 
 /// Returns the number of blocks of an image.
@@ -106,6 +110,7 @@ impl CacheFile {
             identity_hash: hash(3, identity.as_bytes()),
             present: bits.collect(),
             stored: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
         };
         cache.read_index();
         Ok(cache)
@@ -190,7 +195,9 @@ impl CacheFile {
         if is_new && !self.take_place() {
             return Ok(());
         }
-        let written = self.write_block(block, data);
+        let in_flight = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        let written = self.check_room(in_flight).and_then(|()| self.write_block(block, data));
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
         match written {
             Ok(()) => self.set_present(block),
             Err(_) if is_new => _ = self.stored.fetch_sub(1, Ordering::Relaxed),
@@ -210,19 +217,18 @@ impl CacheFile {
     }
 
     fn write_block(&self, block: u32, data: &[u8]) -> io::Result<()> {
-        self.check_room()?;
         self.file.write_all_at(data, self.place(block))?;
         let checksum = of_block(self.identity_hash, block, data);
         self.file.write_all_at(&checksum.to_le_bytes(), Self::entry_place(block))
     }
 
-    /// Checks that a block leaves the reserve to others.
-    fn check_room(&self) -> io::Result<()> {
+    /// Checks that `count` blocks and their entries leave the reserve to others.
+    fn check_room(&self, count: u64) -> io::Result<()> {
         let found = rustix::fs::fstatvfs(&self.file)?;
         let reserve =
             (found.f_blocks.saturating_mul(found.f_frsize) / RESERVE_SHARE).min(RESERVE_MAX);
         let free = found.f_bavail.saturating_mul(found.f_frsize);
-        if free >= reserve.saturating_add(BLOCK_BYTES) {
+        if free >= reserve.saturating_add(count * (BLOCK_BYTES + PAGE_BYTES)) {
             return Ok(());
         }
         let problem = format!(
