@@ -69,6 +69,10 @@ pub struct ImageImport {
     /// length.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open_end: bool,
+    /// Length of the image in bytes, if the sender knows it. So an image that cannot fit is refused
+    /// before its bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
     /// Absolute path of the socket on which the caller waits to send the stream.
     pub stream: PathBuf,
     /// Longest time that the call takes, in seconds; 1 to 86,400, by default 86,400.

@@ -3,6 +3,7 @@
 mod create;
 mod probe;
 
+use error_causes::error_chain;
 use model::id::VdiId;
 use model::refusal::Refusal;
 use model::sr::{SrFacts, SrOp};
@@ -94,10 +95,16 @@ pub(super) async fn begin(
 async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let storage = ctx.read(|view| ctx.app.storage.of(view, &args.object()))?;
     let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
-    storage::scan(&ctx.app, &storage).await?;
+    let scan = storage::scan(&ctx.app, &storage).await?;
     storage.coalesce(&ctx.app);
     drop(under_way);
-    Ok(nothing())
+    match scan.unreadable_error() {
+        Some(error) => {
+            let text = format!("{}. All other disks are scanned", error_chain(&error));
+            Err(codes::sr_backend_failure("CONFIG", "", text))
+        }
+        None => Ok(nothing()),
+    }
 }
 
 async fn end(ctx: Ctx, args: Args, op: SrOp) -> CallResult {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use model::id::{SrId, Uuid, VbdId, VdiId};
 use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::Drivers;
-use toolstack::sr::{Config, Names, Space, SrDriver, SrError, Volume};
+use toolstack::sr::{Config, Names, Space, SrDriver, SrError, SrScan, Volume};
 use xenapi::table::{pbd, sr};
 use xenapi::{ApiError, codes};
 
@@ -136,7 +136,7 @@ impl SrHandle {
     }
 
     /// Returns the space and the volumes of the SR.
-    pub(crate) async fn scan(&self) -> Result<(Space, Vec<Volume>), SrError> {
+    pub(crate) async fn scan(&self) -> Result<SrScan, SrError> {
         self.deadline("scan", self.driver.scan(self.id)).await
     }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::id::Uuid;
+use model::id::{Uuid, VdiId};
 use model::image::ImageFormat;
-use toolstack::sr::{SnapshotOf, Space, SrError, Volume};
+use toolstack::sr::{SnapshotOf, Space, SrError, SrScan, UnreadableFile, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
@@ -21,19 +21,21 @@ use crate::records::fields::{bytes, flag, reference, references, size, text, uui
 pub(super) const NAMED_MAX: usize = 10;
 
 /// Scans an SR and records the result. An SR whose directory has vanished is recorded as detached.
+/// Files that cannot be read are reported in a message, and their VDIs stay as they are recorded.
 ///
 /// # Errors
 /// Those of the SR.
-pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), ApiError> {
+pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<SrScan, ApiError> {
     let passed_over = foreign::adopt(app, storage).await;
     let scanned = storage.scan().await;
     let now = app.clock.date();
     let mut renamed = Vec::new();
     app.db.write_observed(|tx| match &scanned {
-        Ok((space, volumes)) => {
-            renamed = differently_named(tx, &storage.sr, volumes)?;
-            let duplicate_volumes = found(tx, &storage.sr, *space, volumes)?;
+        Ok(scan) => {
+            renamed = differently_named(tx, &storage.sr, &scan.volumes)?;
+            let duplicate_volumes = found(tx, &storage.sr, scan)?;
             report_duplicates(tx, storage, &duplicate_volumes, now)?;
+            report_unreadable(tx, storage, &scan.unreadable, now)?;
             foreign::report(tx, storage, &passed_over, now)
         }
         Err(SrError::Vanished { .. }) => {
@@ -50,9 +52,9 @@ pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<(), 
             }
         });
     }
-    scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
+    let scan = scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
     report_left_layers(app, storage).await;
-    Ok(())
+    Ok(scan)
 }
 
 /// Reports layers that belong to no VBD in the log. Nothing removes them: the database may be a new one.
@@ -73,9 +75,9 @@ async fn report_left_layers(app: &AppState, storage: &SrHandle) {
 /// Records the space of an SR and of its known VDIs, which merged images have changed.
 pub(super) async fn refresh(app: &AppState, storage: &SrHandle) {
     // The next scan records it otherwise.
-    let Ok((space, volumes)) = storage.scan().await else { return };
+    let Ok(scan) = storage.scan().await else { return };
     let recorded = app.db.write_observed(|tx| {
-        for volume in &volumes {
+        for volume in scan.volumes.iter().chain(&scan.doubtful) {
             let disk = tx.view().by_uuid(&vdi::CLASS, &volume.vdi.to_string()).cloned();
             let Ok(disk) = disk else { continue };
             if reference(&tx.view(), &disk, vdi::Field::SR)? == storage.sr {
@@ -83,7 +85,7 @@ pub(super) async fn refresh(app: &AppState, storage: &SrHandle) {
                 tx.set(&disk, vdi::Field::physical_utilisation, bytes)?;
             }
         }
-        measured(tx, &storage.sr, space)
+        measured(tx, &storage.sr, scan.space)
     });
     if let Err(error) = recorded {
         tracing::warn!(sr = %storage.id, "its space is not recorded: {error}");
@@ -141,6 +143,26 @@ fn report_duplicates(
     report_passed_over(tx, storage, &body, now)
 }
 
+/// Reports files that cannot be read in a message, once.
+fn report_unreadable(
+    tx: &mut Tx<'_>,
+    storage: &SrHandle,
+    unreadable: &[UnreadableFile],
+    now: Date,
+) -> Result<(), ApiError> {
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<_> = unreadable.iter().take(NAMED_MAX).map(|one| one.why.as_str()).collect();
+    let body = format!(
+        "{} files of this storage repository cannot be read: {}. Their disks stay as they are recorded, \
+         and no disk can be destroyed meanwhile. All other disks are scanned.",
+        unreadable.len(),
+        named.join(". ")
+    );
+    report_passed_over(tx, storage, &body, now)
+}
+
 /// Reports what a scan has passed over in a message, unless a message says the same.
 pub(super) fn report_passed_over(
     tx: &mut Tx<'_>,
@@ -165,21 +187,24 @@ pub(super) fn report_passed_over(
 }
 
 /// Records the result of a scan: new VDIs, sizes, and missing VDIs. Records of missing VDIs stay,
-/// because the volumes may come back. A volume with the UUID of another SR's VDI is ignored and
+/// because the volumes may come back. Records of VDIs that cannot be read stay as they are. A volume with the UUID of another SR's VDI is ignored and
 /// returned.
 pub(crate) fn found(
     tx: &mut Tx<'_>,
     place: &Ref,
-    space: Space,
-    volumes: &[Volume],
+    scan: &SrScan,
 ) -> Result<Vec<DuplicateVolume>, ApiError> {
     let mut there: BTreeMap<Uuid, &Volume> =
-        volumes.iter().map(|volume| (volume.vdi.0, volume)).collect();
+        scan.volumes.iter().map(|volume| (volume.vdi.0, volume)).collect();
+    let doubtful: BTreeMap<Uuid, &Volume> =
+        scan.doubtful.iter().map(|volume| (volume.vdi.0, volume)).collect();
     let mut sum: u64 = 0;
     for disk in references(&tx.view(), place, sr::Field::VDIs)? {
         let id = uuid(&tx.view(), &disk, vdi::Field::uuid)?;
-        let volume = there.remove(&id);
-        tx.set(&disk, vdi::Field::missing, Value::Bool(volume.is_none()))?;
+        let volume = there.remove(&id).or_else(|| doubtful.get(&id).copied());
+        if volume.is_some() || scan.unreadable_of(VdiId(id)).is_none() {
+            tx.set(&disk, vdi::Field::missing, Value::Bool(volume.is_none()))?;
+        }
         if let Some(volume) = volume {
             sizes(tx, &disk, volume)?;
         }
@@ -234,7 +259,7 @@ pub(crate) fn found(
         }
     }
     tx.set(place, sr::Field::virtual_allocation, size(sum))?;
-    measured(tx, place, space)?;
+    measured(tx, place, scan.space)?;
     Ok(duplicate_volumes)
 }
 

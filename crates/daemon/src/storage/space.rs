@@ -88,14 +88,19 @@ impl Warning {
 impl SpaceWatch {
     /// Measures all attached SRs. One that hangs ends its own measurement by its deadline.
     pub(crate) async fn measure(&mut self, app: &Arc<AppState>) {
+        let storages = app.db.read(|view| attached(app, view));
+        self.measure_these(app, storages, Instant::now()).await;
+    }
+
+    async fn measure_these(&mut self, app: &Arc<AppState>, storages: Vec<SrHandle>, now: Instant) {
         let mut measurements = JoinSet::new();
-        for storage in app.db.read(|view| attached(app, view)) {
+        for storage in storages {
             measurements.spawn(async move { (storage.space().await, storage) });
         }
         for (space, storage) in measurements.join_all().await {
             // The state of an SR that fails is shown elsewhere.
             let Ok(Some(space)) = space else { continue };
-            let rate = self.add(storage.id, space.used, Instant::now());
+            let rate = self.add(storage.id, space.used, now);
             let noted = app.db.write_observed(|tx| note(tx, app, &storage, space, rate));
             if let Err(error) = noted {
                 tracing::warn!(sr = %storage.id, "its space is not recorded: {error}");
@@ -183,12 +188,21 @@ pub(crate) fn shown(view: &View<'_>) -> Vec<(String, [u64; 2], bool)> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use model::id::Uuid;
+    use testkit::in_namespace::in_little_room;
+    use testkit::process::find_binary;
+    use toolstack::helper_command::HelperCommand;
+    use toolstack::sr::dir::{DirDriver, LOCATION};
+    use toolstack::sr::{SrDriver as _, worker};
 
     use super::*;
     use crate::tests::simulated_host::SimulatedHost;
 
     const GIB: u64 = 1 << 30;
+    const MIB: usize = 1 << 20;
+    const SMALL: &str = concat!(module_path!(), "::a_small_file_system_is_warned_of");
     const USUAL: Limits = Limits { percent: 90, hours: 24 };
 
     #[test]
@@ -214,6 +228,58 @@ mod tests {
         assert_eq!(watch.add(sr, 6000, at(10)), 10);
         // Only the last hour counts.
         assert_eq!(watch.add(sr, 6000, at(70)), 0);
+    }
+
+    /// Measures a directory in a file system of 64 MiB through a storage worker.
+    #[test]
+    fn a_small_file_system_is_warned_of() {
+        let inside = |dir: &Path| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(fill_a_small_file_system(dir));
+        };
+        in_little_room(SMALL, 64, inside).unwrap();
+    }
+
+    async fn fill_a_small_file_system(dir: &Path) {
+        let program = find_binary("ringwayd").unwrap();
+        let helper = HelperCommand { program, words: vec![worker::MODE.into()] };
+        let host = worker::Host::new(helper, Duration::from_secs(60));
+        let driver = Arc::new(DirDriver::new("dir", host, "/nonexistent".into()));
+        let sim_host = SimulatedHost::new().await;
+        let app = &sim_host.test_app.app;
+        let recorded = app.db.read(|view| app.storage.of(view, &sim_host.place())).unwrap();
+        let storage = SrHandle { driver: driver.clone(), ..recorded };
+        let config = BTreeMap::from([(LOCATION.into(), dir.join("sr").to_str().unwrap().into())]);
+        driver.create(storage.id, &config).await.unwrap();
+        driver.attach(storage.id, &config).await.unwrap();
+
+        let (mut watch, start) = (SpaceWatch::default(), Instant::now());
+        // The minute, the MiB that are in use from then on, and the warning with its words.
+        for (minute, used, name, said) in [
+            (0, 10, None, ""),
+            (11, 10, None, ""),
+            (12, 40, Some("rate"), "it is full in 0 hours at the present rate"),
+            (13, 40, Some("rate"), ""),
+            (14, 60, Some("level"), "93 % are used"),
+            (15, 60, Some("level"), ""),
+            (90, 10, None, ""),
+        ] {
+            let before = sim_host.bodies().len();
+            std::fs::write(dir.join("filler"), vec![1; used * MIB]).unwrap();
+            let now = start + Duration::from_secs(60 * minute);
+            watch.measure_these(app, vec![storage.clone()], now).await;
+            let (config, shown) = app.db.read(|view| {
+                (pairs(view, &storage.sr, sr::Field::sm_config).unwrap(), shown(view))
+            });
+            assert_eq!(config.get(KEY).map(String::as_str), name, "{minute}");
+            let (_, [total, now_used], is_held) = shown.last().unwrap();
+            assert_eq!((*total, *is_held), (64 << 20, name.is_some()), "{minute}");
+            let filled = (used * MIB) as u64;
+            assert!((filled..filled + (1 << 20)).contains(now_used), "{minute}: {now_used}");
+            let bodies = sim_host.bodies().split_off(before);
+            assert_eq!(bodies.len(), usize::from(!said.is_empty()), "{minute}: {bodies:?}");
+            assert!(bodies.concat().contains(said), "{minute}: {bodies:?}");
+        }
     }
 
     #[tokio::test]

@@ -230,9 +230,17 @@ impl SimulatedHost {
 
     /// Returns the names of the messages, oldest first.
     pub(crate) fn messages(&self) -> Vec<String> {
+        self.of_messages(xenapi::table::message::Field::name)
+    }
+
+    /// Returns the bodies of the messages, oldest first.
+    pub(crate) fn bodies(&self) -> Vec<String> {
+        self.of_messages(xenapi::table::message::Field::body)
+    }
+
+    fn of_messages(&self, field: xenapi::table::message::Field) -> Vec<String> {
         self.test_app.app.db.read(|view| {
             let all = view.all(&xenapi::table::message::CLASS);
-            let field = xenapi::table::message::Field::name;
             all.map(|one| text(one.get(field.into()).unwrap()).to_owned()).collect()
         })
     }

@@ -84,6 +84,13 @@ impl Folder {
         image
     }
 
+    /// Returns the call that imports to a disk.
+    fn import_call(&self, present: &Backend, format: ImageFormat) -> ImageImport {
+        let (stream, path, present) = (self.path("s"), self.path("new"), present.clone());
+        let (open_end, length) = (false, None);
+        ImageImport { present, path, format, open_end, length, stream, deadline_s: 1 }
+    }
+
     /// Sends bytes to an import, then the end unless the stream is cut.
     fn send(
         &self,
@@ -92,10 +99,17 @@ impl Folder {
         bytes: &[u8],
         (open_end, is_cut): (bool, bool),
     ) -> Result<ImageImported, ImageCallError> {
-        let (stream, path) = (self.path("s"), self.path("new"));
-        let present = present.clone();
-        let stream_path = stream.clone();
-        let call = ImageImport { present, path, format, open_end, stream, deadline_s: 1 };
+        let call = ImageImport { open_end, ..self.import_call(present, format) };
+        self.send_to(call, bytes, is_cut)
+    }
+
+    fn send_to(
+        &self,
+        call: ImageImport,
+        bytes: &[u8],
+        is_cut: bool,
+    ) -> Result<ImageImported, ImageCallError> {
+        let stream_path = call.stream.clone();
         let listener = UnixListener::bind(&stream_path).unwrap();
         let stop = Arc::clone(&self.stop);
         let call = std::thread::spawn(move || import::import(&call, &stop));
@@ -201,6 +215,35 @@ fn images_of_qemu_are_imported() {
         assert!(cut.to_string().contains("left before the end"), "{cut}");
         assert!(!folder.path("new").exists());
     }
+}
+
+#[test]
+fn what_cannot_fit_is_refused_before_its_bytes() {
+    let folder = Folder::new();
+    let Backend::File(file) = disk(&folder, "a") else { panic!() };
+    let small = Backend::File(folder.path("small").into());
+    std::fs::write(folder.path("small"), vec![0; SIZE as usize / 2]).unwrap();
+    for (format, words) in [
+        (ImageFormat::Vhd, "vpc -o force_size=on"),
+        (ImageFormat::Vhd, "vpc -o force_size=on,subformat=fixed"),
+        (ImageFormat::Qcow2, "qcow2"),
+    ] {
+        let words: Vec<_> = ["-f", "raw", "-O"].into_iter().chain(words.split(' ')).collect();
+        let image = folder.convert(file.path().unwrap(), &words, "image");
+        let length = Some(image.len() as u64);
+        let call = ImageImport { length, ..folder.import_call(&small, format) };
+        // The import would fail if it read on: the stream is cut after its beginning.
+        let imported = folder.send_to(call, &image[..1 << 17], true);
+        let Ok(ImageImported::Refused(why)) = imported else { panic!("{words:?}: {imported:?}") };
+        assert!(why.contains(&(SIZE / 2).to_string()), "{why}");
+        assert!(!folder.path("new").exists());
+    }
+    // No storage has room for this image.
+    let whole = Backend::File(folder.path("a").into());
+    let call = folder.import_call(&whole, ImageFormat::Qcow2);
+    let call = ImageImport { length: Some(1 << 60), ..call };
+    let error = folder.send_to(call, b"QFI\xfb", true).unwrap_err();
+    assert!(error_causes::error_chain(&error).contains("No space left"), "{error}");
 }
 
 #[test]

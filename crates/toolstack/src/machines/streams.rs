@@ -124,7 +124,8 @@ impl Machines {
 
     /// Begins to give a volume new content from an image of this format. The caller has locked the
     /// volume ([`Machines::lock_volume`]), and keeps the lock until the import has ended. `open_end`
-    /// says that the sender does not know the length of the image.
+    /// says that bytes may follow the image, or its end may be missing. `length` is that of the image in
+    /// bytes, if the sender knows it.
     ///
     /// # Errors
     /// The volume does not exist or is read-only, or its SR fails.
@@ -133,12 +134,12 @@ impl Machines {
         (sr, kind): (SrId, &str),
         vdi: VdiId,
         format: ImageFormat,
-        open_end: bool,
+        (open_end, length): (bool, Option<u64>),
     ) -> Result<VolumeImport<'_>, StepError> {
         let place = self.place((sr, kind), SrFeature::VdiCreate).await?;
         let Layer { file: path, base: present } = place.driver.prepare_import(sr, vdi).await?;
         let (deadline_s, stream) = (MAX_IMAGE_DEADLINE_S, PathBuf::new());
-        let import = ImageImport { present, path, format, open_end, stream, deadline_s };
+        let import = ImageImport { present, path, format, open_end, length, stream, deadline_s };
         let stream = place.datapath.import(&import).await?;
         Ok(VolumeImport { place, vdi, stream })
     }

@@ -16,7 +16,9 @@ use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
 use super::foreign::{ForeignFile, ForeignVolume};
-use super::{Config, Layer, Names, PresentMerge, SnapshotOf, Space, SrDriver, SrError, Volume};
+use super::{
+    Config, Layer, Names, PresentMerge, SnapshotOf, Space, SrDriver, SrError, SrScan, Volume,
+};
 use crate::boxed_future::BoxFuture;
 
 /// Type of delayed SRs in a directory.
@@ -142,7 +144,7 @@ impl SrDriver for DelayedDriver {
         self.inner.detach(sr)
     }
 
-    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<SrScan, SrError>> {
         self.inner.scan(sr)
     }
 

@@ -16,6 +16,7 @@ pub mod foreign;
 pub mod golden;
 pub mod iso;
 mod places;
+mod scan;
 pub mod sim;
 pub mod worker;
 
@@ -37,6 +38,7 @@ use crate::boxed_future::BoxFuture;
 use crate::ringway_io::DatapathError;
 pub use dir::SnapshotOf;
 use foreign::{ForeignFile, ForeignVolume};
+pub use scan::{SrScan, UnreadableFile};
 
 /// Location of an SR in a PBD: `device_config`.
 pub type Config = BTreeMap<String, String>;
@@ -219,7 +221,7 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Detaches the SR: a PBD is unplugged.
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Returns the space and the volumes of the SR.
-    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>>;
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<SrScan, SrError>>;
     /// Returns the space of an attached SR. `None` if its type does not tell without a scan.
     fn space(&self, _sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
         Box::pin(std::future::ready(Ok(None)))

@@ -11,7 +11,7 @@ use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
 
-use super::{Config, Layer, PresentMerge, SnapshotOf, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, PresentMerge, SnapshotOf, Space, SrDriver, SrError, SrScan, Volume};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{self, Call, CallKind, Sim, State, image};
 
@@ -124,11 +124,11 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<SrScan, SrError>> {
         Box::pin(self.call((CallKind::Scan, sr, None), move |state| {
             let volumes = state.volumes.iter().filter(|((of, _), _)| *of == sr);
             let volumes = volumes.map(|((_, vdi), volume)| to_volume(*vdi, volume)).collect();
-            Ok((space(state, sr), volumes))
+            Ok(SrScan { space: space(state, sr), volumes, ..SrScan::default() })
         }))
     }
 

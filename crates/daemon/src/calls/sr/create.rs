@@ -2,7 +2,7 @@
 
 use model::id::{SrId, Uuid};
 use toolstack::sr::iso::ISO;
-use toolstack::sr::{Config, Space, Volume};
+use toolstack::sr::{Config, SrScan};
 use xenapi::table::{FieldIx, pbd, sr};
 use xenapi::{ApiError, Value, codes};
 
@@ -33,8 +33,8 @@ pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     let space = storage.attach(&config).await?;
     // A scan finds volumes that already exist.
     let scanned = storage.scan().await;
-    let (space, volumes) = scanned.unwrap_or((space, Vec::new()));
-    let made = ctx.change_stored(|tx| record(tx, id, &args, (config, space, &volumes))).await;
+    let scan = scanned.unwrap_or(SrScan { space, ..SrScan::default() });
+    let made = ctx.change_stored(|tx| record(tx, id, &args, (config, &scan))).await;
     if made.is_err() {
         // Without a record, no later call could detach it.
         let _ = storage.detach().await;
@@ -48,11 +48,11 @@ fn record(
     tx: &mut Tx<'_>,
     id: SrId,
     args: &Args,
-    (config, space, volumes): (Config, Space, &[Volume]),
+    (config, scan): (Config, &SrScan),
 ) -> Result<Ref, ApiError> {
     let mut fields = given(args);
     fields.push((sr::Field::uuid.into(), Value::text(id.to_string())));
-    fields.push((sr::Field::physical_size.into(), size(space.total)));
+    fields.push((sr::Field::physical_size.into(), size(scan.space.total)));
     let made = tx.create(&sr::CLASS, fields)?;
     let connection = vec![
         (pbd::Field::host.into(), args.value("host").clone()),
@@ -62,7 +62,7 @@ fn record(
     ];
     tx.create(&pbd::CLASS, connection)?;
     // Copies of other SRs' VDIs are reported by the next scan.
-    storage::found(tx, &made, space, volumes)?;
+    storage::found(tx, &made, scan)?;
     Ok(made)
 }
 

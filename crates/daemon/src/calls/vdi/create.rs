@@ -189,7 +189,7 @@ pub(super) async fn introduce(ctx: Ctx, args: Args) -> CallResult {
         args.text("uuid").parse().map_err(|_| codes::uuid_invalid("VDI", args.text("uuid")))?;
     let storage = ctx.read(|view| ctx.app.storage.of(view, &place))?;
     let under_way = begin_sr(&ctx, &place, SrOp::VdiIntroduce).await?;
-    let volume = volume_of(&storage, VdiId(id)).await?;
+    let volume = volume_of(&storage, VdiId(id), true).await?;
     let volume = volume.ok_or_else(|| codes::vdi_missing(place.as_str(), id.to_string()))?;
     let named = |name: &str| args.value(name).clone();
     let fields: BTreeMap<&str, FieldIx> = BTreeMap::from([
@@ -216,10 +216,24 @@ pub(super) async fn introduce(ctx: Ctx, args: Args) -> CallResult {
 }
 
 /// Returns the volume of a VDI as the SR reports it. `None` if it does not exist.
-async fn volume_of(storage: &SrHandle, id: VdiId) -> Result<Option<Volume>, ApiError> {
-    let scanned = storage.scan().await;
-    let (_, volumes) = scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
-    Ok(volumes.into_iter().find(|volume| volume.vdi == id))
+///
+/// # Errors
+/// Those of the SR. The record of the volume cannot be read, or the file of a new volume (`is_new`) may
+/// be an image of such a volume.
+async fn volume_of(
+    storage: &SrHandle,
+    id: VdiId,
+    is_new: bool,
+) -> Result<Option<Volume>, ApiError> {
+    let failed = |error: SrError| storage_failed(&error, &storage.sr, None);
+    let scan = storage.scan().await.map_err(failed)?;
+    let of = |volume: &&Volume| volume.vdi == id;
+    let doubtful = scan.doubtful.iter().find(of);
+    let is_unclear = scan.unreadable_of(id).is_some() || (is_new && doubtful.is_some());
+    match scan.unreadable_error().filter(|_| is_unclear) {
+        Some(error) => Err(failed(error)),
+        None => Ok(scan.volumes.iter().find(of).or(doubtful).cloned()),
+    }
 }
 
 /// Updates a VDI record to the SR's report.
@@ -228,7 +242,7 @@ pub(super) async fn update(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
     let under_way = begin(&ctx, &disk, op, Some(SrOp::Update)).await?;
     // An error of the SR does not mean that the VDI is missing.
-    let volume = volume_of(&storage, disk.id).await?;
+    let volume = volume_of(&storage, disk.id, false).await?;
     ctx.app.db.write_observed(|tx| {
         tx.set(&disk.disk, vdi::Field::missing, Value::Bool(volume.is_none()))?;
         volume.as_ref().map_or(Ok(()), |volume| resized(tx, &disk, volume))

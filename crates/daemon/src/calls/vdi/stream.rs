@@ -101,8 +101,8 @@ pub(crate) async fn import(
     let lock = taken(ctx, &disk, VdiOp::Update).await?;
     let (_, (sr, kind)) = ctx.read(|view| placed(ctx, view, &disk.place))?;
     let failed = |error| refused(ctx, Some(&&disk), VdiOp::Update, error);
-    let open_end = body.has_open_end();
-    let begun = ctx.app.machines.import_volume((sr, &kind), disk.id, format, open_end).await;
+    let end = (body.has_open_end(), length);
+    let begun = ctx.app.machines.import_volume((sr, &kind), disk.id, format, end).await;
     let mut volume_import = begun.map_err(failed)?;
     let expected = length.unwrap_or(size).max(1);
     let sent = receive(ctx, body, &mut volume_import, expected).await;

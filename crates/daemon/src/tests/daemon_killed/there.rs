@@ -32,7 +32,7 @@ impl HostState {
         });
         let mut volumes = BTreeMap::new();
         for sr_handle in places {
-            let (_, found) = sr_handle.scan().await.unwrap();
+            let found = sr_handle.scan().await.unwrap().volumes;
             volumes.extend(found.into_iter().map(|one| (one.vdi.to_string(), one.virtual_bytes)));
         }
         Self { lines, domains, volumes }

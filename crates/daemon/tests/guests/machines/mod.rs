@@ -6,6 +6,7 @@ mod answered;
 mod cards;
 mod cds;
 mod clock;
+mod clones;
 mod coalesce;
 mod datapaths;
 mod devices;

@@ -83,6 +83,11 @@ impl World {
     }
 
     fn disk(&mut self) -> String {
+        self.disk_of("raw")
+    }
+
+    /// Creates a disk whose image has this format.
+    fn disk_of(&mut self, format: &str) -> String {
         let text = |text: &str| Value::text(text);
         let fields = record([
             ("name_label", text("d")),
@@ -92,6 +97,7 @@ impl World {
             ("sharable", Value::Bool(false)),
             ("read_only", Value::Bool(false)),
             ("other_config", record([])),
+            ("sm_config", record([("type", text(format))])),
         ]);
         self.made("VDI.create", &[fields])
     }

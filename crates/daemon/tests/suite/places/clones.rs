@@ -1,17 +1,39 @@
-//! Many clones of one disk.
+//! Many clones of one disk. On each kind of file system: where `/tmp` is does not matter.
+
+use testkit::in_namespace::{in_little_room, on_reflinks};
 
 use super::*;
 
 /// Number of clones.
 const CLONES: usize = 100;
+/// Size of the file system in MiB: enough for the tables of the clones.
+const ROOM_MIB: u32 = 256;
+const CHAINED: &str = concat!(module_path!(), "::a_hundred_clones_share_the_images_of_their_disk");
+const SHARED: &str = concat!(module_path!(), "::a_hundred_clones_share_the_blocks_of_their_disk");
 
 #[test]
 fn a_hundred_clones_share_the_images_of_their_disk() {
+    // One new top for the disk itself, which nobody writes, and one for each clone.
+    let with = (1, CLONES + 1, CLONES + 1);
+    let inside = |dir: &Path| clones_are_made(dir, with, (1, CLONES, CLONES));
+    in_little_room(CHAINED, ROOM_MIB, inside).unwrap();
+}
+
+#[test]
+fn a_hundred_clones_share_the_blocks_of_their_disk() {
+    // Each is a raw image. A record has its name.
+    let inside = |dir: &Path| clones_are_made(dir, (CLONES + 1, 0, CLONES), (CLONES, 0, CLONES));
+    on_reflinks(SHARED, inside).unwrap();
+}
+
+/// Makes clones, and destroys them. `with` and `without` are the numbers of raw images, qcow2 images
+/// and records, with their disk and without it.
+fn clones_are_made(dir: &Path, with: (usize, usize, usize), without: (usize, usize, usize)) {
     let mut world = World::new();
-    let sr = world.one("SR");
+    let folder = dir.join("sr");
+    let args = world.sr(&folder);
+    let sr = world.made("SR.create", &args);
     let disk = world.disk(&sr);
-    let folder = world.daemon.dir().join("state/sr");
-    let folder = folder.join(world.client.record("SR", &sr).unwrap().text("uuid"));
     let files = |extension: &str| {
         let names = folder.read_dir().unwrap();
         let names = names.map(|one| one.unwrap().file_name().into_string().unwrap());
@@ -19,14 +41,14 @@ fn a_hundred_clones_share_the_images_of_their_disk() {
         let named = names.filter(|name| !name.starts_with('.'));
         named.filter(|name| name.ends_with(&format!(".{extension}"))).count()
     };
+    let files = || (files("raw"), files("qcow2"), files("vdi"));
     let clone = |world: &mut World| world.made("VDI.clone", &[Value::text(&*disk), record([])]);
     let clones: Vec<_> = (0..CLONES).map(|_| clone(&mut world)).collect();
-    // One new top for the disk itself, which nobody writes, and one for each clone.
-    assert_eq!((files("raw"), files("qcow2"), files("vdi")), (1, CLONES + 1, CLONES + 1));
+    assert_eq!(files(), with);
     world.call("VDI.destroy", &[Value::text(&*disk)]);
-    assert_eq!((files("raw"), files("qcow2"), files("vdi")), (1, CLONES, CLONES));
+    assert_eq!(files(), without);
     for clone in clones {
         world.call("VDI.destroy", &[Value::text(clone)]);
     }
-    assert_eq!((files("raw"), files("qcow2"), files("vdi")), (0, 0, 0));
+    assert_eq!(files(), (0, 0, 0));
 }

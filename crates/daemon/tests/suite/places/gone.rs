@@ -104,3 +104,61 @@ fn a_directory_is_one_storages_only() {
         assert!(messages.iter().any(|(_, one)| one.text("body").contains(named)), "{named}");
     }
 }
+
+/// A record that cannot be read is reported, and all other disks are scanned.
+#[test]
+fn a_record_that_cannot_be_read_holds_up_no_other_disk() {
+    let mut world = World::new();
+    let place = world.daemon.dir().join("images");
+    let args = world.sr(&place);
+    let sr = world.made("SR.create", &args);
+    let scan = [Value::text(sr.as_str())];
+    let (lost, other) = (world.disk(&sr), world.disk(&sr));
+    let snapshot = world.made("VDI.snapshot", &[Value::text(lost.as_str()), record([])]);
+    let uuid = |world: &mut World, disk: &str| {
+        world.client.record("VDI", disk).unwrap().text("uuid").to_owned()
+    };
+    let (lost_id, other_id) = (uuid(&mut world, &lost), uuid(&mut world, &other));
+    let file = format!("{lost_id}.vdi");
+    let text = fs::read(place.join(&file)).unwrap();
+    fs::write(place.join(&file), &text[..20]).unwrap();
+    // A new size shows that the other disk is scanned, a new file that no other becomes a disk.
+    let grown = fs::OpenOptions::new().write(true).open(place.join(format!("{other_id}.raw")));
+    grown.unwrap().set_len(4 << 20).unwrap();
+    fs::write(place.join("mine.raw"), [1; 4096]).unwrap();
+
+    for _ in 0..2 {
+        let error = world.refused("SR.scan", &scan);
+        assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{error:?}");
+        let text = error.last().unwrap();
+        assert!(text.contains(&file) && text.contains("All other disks are scanned"), "{text}");
+        let record = world.client.record("VDI", &other).unwrap();
+        assert_eq!(record.int("virtual_size"), 4 << 20);
+        for disk in [&lost, &snapshot, &other] {
+            assert!(!world.client.record("VDI", disk).unwrap().flag("missing"));
+        }
+        // These three, and the file of the user.
+        assert_eq!(world.client.record("SR", &sr).unwrap().texts("VDIs").len(), 4);
+    }
+    let messages = world.client.records("message").unwrap();
+    let said: Vec<_> =
+        messages.iter().filter(|(_, one)| one.text("body").contains(&file)).collect();
+    assert_eq!(said.len(), 1, "{messages:?}");
+    for (call, params) in [
+        ("VDI.update", vec![Value::text(lost.as_str())]),
+        ("VDI.destroy", vec![Value::text(other.as_str())]),
+    ] {
+        let error = world.refused(call, &params);
+        assert!(error.last().unwrap().contains(&file), "{call}: {error:?}");
+    }
+    let machine = world.machine(&lost);
+    let error = world.refused("VM.start", &start(&machine));
+    assert!(error.last().unwrap().contains(&file), "{error:?}");
+
+    fs::write(place.join(&file), text).unwrap();
+    world.call("SR.scan", &scan);
+    world.call("VDI.destroy", &[Value::text(other.as_str())]);
+    for disk in [&lost, &snapshot] {
+        assert!(!world.client.record("VDI", disk).unwrap().flag("missing"));
+    }
+}

@@ -51,7 +51,7 @@ pub(super) fn import(
     let mut incoming = Incoming::connect(&call.stream, stop)?;
     let received = match call.format {
         ImageFormat::Raw => receive_raw(&mut incoming, &mut content, call.open_end),
-        ImageFormat::Vhd => vhd::receive(&mut incoming, &mut content, call.open_end),
+        ImageFormat::Vhd => vhd::receive(&mut incoming, &mut content, call),
         ImageFormat::Qcow2 => qcow2::receive(&mut incoming, &mut content, call, stop),
     };
     match received {

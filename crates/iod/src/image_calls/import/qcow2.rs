@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicBool;
 use disk::DiskError;
 use image::{ImageError, ImageFile as _, PlainFile, qcow2, run_now};
 use model::image_stream::ImageImport;
+use rustix::fs::fstatvfs;
+use rustix::io::Errno;
 
 use super::incoming::Incoming;
 use super::new_content::NewContent;
@@ -18,6 +20,8 @@ use crate::image_calls::target::write_sparse;
 
 /// Bytes of tables that an image may have in addition to an eighth of its disk.
 const TABLES: u64 = 64 << 20;
+/// Bytes that are read before all others: the header and more, a multiple of every block.
+const HEADER: usize = 64 << 10;
 /// Prefix of incomplete files of a storage repository, which its next attach removes.
 const INCOMPLETE: &str = ".new-received-";
 
@@ -62,13 +66,20 @@ fn store(
     let path = folder_of(&call.path).join(PathBuf::from(format!("{INCOMPLETE}{name}")));
     let created = NewFile::create(&path).map_err(DiskError::os("create", &path));
     let file = created.map_err(ImageCallError::from)?;
+    let full = |source: Errno| ImageCallError::from(DiskError::os::<Errno>("store", &path)(source));
+    let space = fstatvfs(file.fd()).map_err(full)?;
+    if call.length > Some(space.f_bavail.saturating_mul(space.f_frsize)) {
+        return Err(full(Errno::NOSPC).into());
+    }
     let own = file.fd().try_clone().map_err(DiskError::os("create", &path));
     let own = PlainFile::new(own.map_err(ImageCallError::from)?);
     let most = content.size().saturating_add(content.size() / 8).saturating_add(TABLES);
     let mut piece = vec![0; PIECE];
     let mut at = 0;
     loop {
-        let len = incoming.read(&mut piece)?;
+        // The header alone says whether the disk fits.
+        let want = if at == 0 { HEADER } else { PIECE };
+        let len = incoming.read(piece.get_mut(..want).unwrap_or_default())?;
         let part = piece.get(..len).unwrap_or_default();
         if at == 0 {
             let size = qcow2::stated_size(part).map_err(ImportError::received)?;
@@ -80,7 +91,7 @@ fn store(
         }
         write_sparse(&own, at, part).map_err(ImageCallError::image(&path))?;
         at += len as u64;
-        if len < PIECE {
+        if len < want {
             break;
         }
     }

@@ -2,6 +2,8 @@
 
 use image::vhd::{DiskType, Footer, StreamHead, StreamTable, has_sector};
 
+use model::image_stream::ImageImport;
+
 use super::incoming::Incoming;
 use super::new_content::{NewContent, UNIT};
 use super::{ImportError, PIECE, check_size};
@@ -15,17 +17,23 @@ const MAX_TAIL_BYTES: u64 = 64 << 20;
 pub(super) fn receive(
     incoming: &mut Incoming<'_>,
     content: &mut NewContent<'_>,
-    open_end: bool,
+    call: &ImageImport,
 ) -> Result<(), ImportError> {
     let mut first = [0; StreamHead::BYTES];
     incoming.fill("first sector", &mut first)?;
     let head = match StreamHead::parse(&first).map_err(ImportError::received)? {
         Some(head) => head,
-        None if open_end => {
+        None if call.open_end => {
             let why = "a fixed VHD needs the length of its stream (Content-Length)";
             return Err(ImportError::Refused(why.into()));
         }
-        None => return receive_fixed(first, incoming, content),
+        None => {
+            let footer = first.len() as u64;
+            if let Some(size) = call.length.and_then(|length| length.checked_sub(footer)) {
+                check_fixed_size(size, content)?;
+            }
+            return receive_fixed(first, incoming, content);
+        }
     };
     check_size(head.size(), content)?;
     let is_delta = head.is_differencing();
@@ -59,7 +67,7 @@ pub(super) fn receive(
         let behind = block.offset() + bitmap.len() as u64 + table.block_bytes();
         incoming.skip_to("last block", behind)?;
     }
-    if open_end { Ok(()) } else { receive_end(incoming, &table) }
+    if call.open_end { Ok(()) } else { receive_end(incoming, &table) }
 }
 
 /// Receives the data of a block of the disk from `start` to `end`.
@@ -125,6 +133,18 @@ fn receive_end(incoming: &mut Incoming<'_>, table: &StreamTable) -> Result<(), I
     Err(ImportError::Refused("more than 64 MiB follow its last block".into()))
 }
 
+/// Checks that a disk can take `size` bytes of what can only be a fixed image.
+fn check_fixed_size(size: u64, content: &NewContent<'_>) -> Result<(), ImportError> {
+    if size <= content.size() {
+        return Ok(());
+    }
+    Err(ImportError::Refused(format!(
+        "the image does not begin as a dynamic VHD does, and as a fixed one it has more than the {} \
+         bytes of this disk: state its format, or make a larger disk",
+        content.size()
+    )))
+}
+
 /// Receives a fixed image: the disk, then a footer. `first` is its first sector.
 fn receive_fixed(
     first: [u8; StreamHead::BYTES],
@@ -142,14 +162,7 @@ fn receive_fixed(
         if data.len() < PIECE + first.len() {
             break;
         }
-        if at + PIECE as u64 > content.size() {
-            let why = format!(
-                "the image does not begin as a dynamic VHD does, and as a fixed one it has more than \
-                 the {} bytes of this disk: state its format, or make a larger disk",
-                content.size()
-            );
-            return Err(ImportError::Refused(why));
-        }
+        check_fixed_size(at + PIECE as u64, content)?;
         content.write(at, data.get(..PIECE).unwrap_or_default())?;
         data.drain(..PIECE);
         at += PIECE as u64;

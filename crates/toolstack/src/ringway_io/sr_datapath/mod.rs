@@ -23,6 +23,8 @@ use super::supervisor::Supervisor;
 use super::{Datapath, DatapathError, ExportStream, ImportStream, RpcConnection};
 use crate::boxed_future::BoxFuture;
 
+/// Most deaths of workers for which work is begun again. The work itself may be what kills them.
+const MAX_DEATHS: usize = 4;
 /// Interval between two reports of the progress of a copy.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -175,9 +177,30 @@ impl SrDatapath {
 
     /// Connects for a call whose answer takes long, and that ends with its connection.
     async fn carrier(&self) -> Result<RpcConnection, DatapathError> {
+        RpcConnection::connect(self.rpc_client.supervisor.control()).await
+    }
+
+    /// Carries out work with a worker, and begins it again if the worker dies. New images appear when
+    /// they are complete, and streams have not begun yet, so nothing is left of the first attempt.
+    async fn begun<R, F>(&self, mut attempt: impl FnMut() -> F) -> Result<R, DatapathError>
+    where
+        F: Future<Output = Result<R, DatapathError>>,
+    {
         let supervisor = &self.rpc_client.supervisor;
         supervisor.ready(true).await?;
-        RpcConnection::connect(supervisor.control()).await
+        let mut deaths = 0..MAX_DEATHS;
+        loop {
+            match attempt().await {
+                // The successor of the worker accepts the next connection.
+                Err(DatapathError::Broken { .. }) if deaths.next().is_some() => {}
+                Err(gone @ DatapathError::NotThere { .. }) if deaths.next().is_some() => {
+                    if !supervisor.ensure_running(true).await? {
+                        return Err(gone);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Waits for a call that makes the image at `path`, and reports how far it is.
@@ -332,11 +355,12 @@ impl Datapath for SrDatapath {
         convert: &'a ImageConvert,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<(), DatapathError>> {
-        Box::pin(async move {
+        let convert_once = move || async move {
             let mut carrier = self.carrier().await?;
             let call = carrier.image_convert(convert);
             self.observe(&convert.path, call, progress).await.map(drop)
-        })
+        };
+        Box::pin(self.begun(convert_once))
     }
 
     fn copy<'a>(
@@ -344,11 +368,12 @@ impl Datapath for SrDatapath {
         copy: &'a ImageCopy,
         progress: &'a (dyn Fn(f64) + Send + Sync),
     ) -> BoxFuture<'a, Result<ImageImported, DatapathError>> {
-        Box::pin(async move {
+        let copy_once = move || async move {
             let mut carrier = self.carrier().await?;
             let call = carrier.image_copy(copy);
             self.observe(&copy.path, call, progress).await
-        })
+        };
+        Box::pin(self.begun(copy_once))
     }
 
     fn export<'a>(
@@ -356,9 +381,8 @@ impl Datapath for SrDatapath {
         export: &'a ImageExport,
     ) -> BoxFuture<'a, Result<ExportStream, DatapathError>> {
         Box::pin(async move {
-            let supervisor = &self.rpc_client.supervisor;
-            supervisor.ready(true).await?;
-            ExportStream::open(supervisor.control(), export.clone()).await
+            let control = self.rpc_client.supervisor.control();
+            self.begun(|| ExportStream::open(control, export.clone())).await
         })
     }
 
@@ -367,9 +391,8 @@ impl Datapath for SrDatapath {
         import: &'a ImageImport,
     ) -> BoxFuture<'a, Result<ImportStream, DatapathError>> {
         Box::pin(async move {
-            let supervisor = &self.rpc_client.supervisor;
-            supervisor.ready(true).await?;
-            ImportStream::open(supervisor.control(), import.clone()).await
+            let control = self.rpc_client.supervisor.control();
+            self.begun(|| ImportStream::open(control, import.clone())).await
         })
     }
 

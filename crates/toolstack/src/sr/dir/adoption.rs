@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::directory::{SrDirectory, location, name as volume_name};
 use super::record::{self, ImageName, Record};
+use super::scan::ReadRecords;
 use super::tree::record_name;
 use crate::sr::SrError;
 use crate::sr::foreign::{ForeignFile, ForeignImage, ForeignVolume, MAX_FOREIGN_FILES};
@@ -39,19 +40,25 @@ impl SrDirectory<'_> {
     /// their names. Hidden files and folders are left out.
     ///
     /// # Errors
-    /// A record is invalid, or a system call failed.
+    /// The journal is invalid, or a system call failed.
     pub(crate) fn foreign_files(&self) -> Result<Vec<ForeignFile>, SrError> {
         let _lock = self.lock_records();
         self.finish_adoption()?;
-        let mut names = self.names()?;
+        let (mut names, odd_names) = self.all_names()?;
         names.sort();
-        let known = self.known_images(&names)?;
-        let mut found = Vec::new();
+        let read = self.read_records(&names);
+        let unnamed = |name| {
+            let why = "its name is not UTF-8: rename the file".to_owned();
+            ForeignFile { name, format: Err(why) }
+        };
+        let odd_names = odd_names.into_iter().filter(|name| !is_own(name));
+        let mut found: Vec<_> = odd_names.take(MAX_FOREIGN_FILES).map(unnamed).collect();
         for name in names.into_iter().filter(|name| !is_own(name)) {
             if found.len() == MAX_FOREIGN_FILES {
                 break;
             }
-            if !is_known(&known, &name)
+            if !is_known(&read.known, &name)
+                && !is_doubtful(&read, &name)
                 && let Some(format) = self.stated_format(&name)?
             {
                 found.push(ForeignFile { name, format });
@@ -95,7 +102,7 @@ impl SrDirectory<'_> {
     pub(crate) fn adopt(&self, volumes: Vec<ForeignVolume>) -> Result<(), SrError> {
         let _lock = self.lock_records();
         self.finish_adoption()?;
-        let known = self.known_images(&self.names()?)?;
+        let read = self.read_records(&self.names()?);
         for volume in &volumes {
             let record = record_of(volume).map_err(location)?;
             let id = volume.vdi;
@@ -104,8 +111,12 @@ impl SrDirectory<'_> {
                 return Err(location(format!("volume {id} exists, or its name is long")));
             }
             for ForeignImage { from, to } in &volume.images {
-                let is_used = is_own(from) || is_known(&known, from);
-                if is_used || !self.has(from)? || (from != to && self.has(to)?) {
+                let is_used = is_own(from) || is_known(&read.known, from);
+                if is_used
+                    || is_doubtful(&read, from)
+                    || !self.has(from)?
+                    || (from != to && self.has(to)?)
+                {
                     return Err(location(format!("{from} has changed: scan again")));
                 }
             }
@@ -139,13 +150,6 @@ impl SrDirectory<'_> {
         self.settle()?;
         self.remove(JOURNAL)?;
         self.settle()
-    }
-
-    /// Returns all images that records or merges name.
-    fn known_images(&self, names: &[String]) -> Result<BTreeSet<ImageName>, SrError> {
-        let records = self.records(names)?.into_values().chain(self.removed(names)?.into_values());
-        let files = records.flat_map(|record| record.files().collect::<Vec<_>>());
-        Ok(files.chain(self.merge_journal()?.images()).collect())
     }
 
     fn journal(&self) -> Result<Option<Journal>, SrError> {
@@ -192,6 +196,11 @@ fn record_of(volume: &ForeignVolume) -> Result<Record, String> {
 fn is_known(known: &BTreeSet<ImageName>, name: &str) -> bool {
     let image = ImageName::parse(name);
     image.is_some_and(|image| image.unrecorded().is_some() || known.contains(&image))
+}
+
+/// Returns whether a file may be an image of a volume whose record cannot be read.
+fn is_doubtful(read: &ReadRecords, name: &str) -> bool {
+    !read.unreadable.is_empty() && ImageName::parse(name).is_some()
 }
 
 /// Returns whether a file is one of this driver's that is no image.

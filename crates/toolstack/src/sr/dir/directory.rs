@@ -1,7 +1,6 @@
 //! SR in a directory. Every call may hang with the storage, so only workers use this module, not
 //! the daemon.
 
-use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -22,7 +21,6 @@ use super::storage_blocks::STORAGE_BLOCKS;
 pub(super) use crate::sr::file_system::os;
 use crate::sr::file_system::space_at;
 pub(super) use crate::sr::places::location;
-use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Names, Space, SrError, Volume};
 
 /// Unit of sizes, in bytes: the largest block size that a guest can get, so that a volume fits
@@ -142,40 +140,6 @@ impl<'a> SrDirectory<'a> {
     /// A system call failed.
     pub(crate) fn space(&self) -> Result<Space, SrError> {
         space_at(&self.fd, self.place)
-    }
-
-    /// Returns all volumes.
-    ///
-    /// # Errors
-    /// A record is invalid, a system call failed, or there are more than [`MAX_VOLUMES`].
-    pub(crate) fn volumes(&self) -> Result<Vec<Volume>, SrError> {
-        let names = self.names()?;
-        let records = self.records(&names)?;
-        let removed = self.removed(&names)?;
-        let shared = records.values().chain(removed.values()).flat_map(Record::files);
-        let shared: BTreeSet<_> = shared.chain(self.merge_journal()?.images()).collect();
-        let mut volumes = Vec::new();
-        for image in names.iter().filter_map(|name| ImageName::parse(name)) {
-            let Some(vdi) = image.unrecorded() else { continue };
-            if records.contains_key(&vdi) || shared.contains(&image) {
-                continue;
-            }
-            match self.unrecorded(vdi) {
-                Ok(volume) => volumes.push(volume),
-                // The file was removed after its name was read, or is not a regular one.
-                Err(SrError::NoVolume(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        for (vdi, record) in records {
-            volumes.extend(self.recorded(vdi, record)?);
-        }
-        if volumes.len() > MAX_VOLUMES {
-            let why = format!("more than {MAX_VOLUMES} volumes are in {}", self.place.display());
-            return Err(location(why));
-        }
-        volumes.sort_by_key(|volume| volume.vdi);
-        Ok(volumes)
     }
 
     /// Returns one volume.

@@ -124,13 +124,21 @@ impl SrDirectory<'_> {
     }
 
     pub(super) fn names(&self) -> Result<Vec<String>, SrError> {
+        Ok(self.all_names()?.0)
+    }
+
+    /// Returns the names of all files, and those that are not UTF-8 as far as they can be read. All
+    /// names of this driver are ASCII.
+    pub(super) fn all_names(&self) -> Result<(Vec<String>, Vec<String>), SrError> {
         let failed = |error: Errno| os("list", self.place, error.into());
-        let mut names = Vec::new();
+        let (mut names, mut odd) = (Vec::new(), Vec::new());
         for entry in Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // All names of this driver are ASCII.
-            names.extend(entry.file_name().to_str().ok().map(str::to_owned));
+            match entry.file_name().to_str() {
+                Ok(name) => names.push(name.to_owned()),
+                Err(_) => odd.push(entry.file_name().to_string_lossy().into_owned()),
+            }
         }
-        Ok(names)
+        Ok((names, odd))
     }
 }

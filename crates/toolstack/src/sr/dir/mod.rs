@@ -27,6 +27,7 @@ mod record;
 mod reflink;
 mod reset;
 mod resize;
+mod scan;
 mod storage_blocks;
 #[cfg(test)]
 mod tests;
@@ -51,7 +52,7 @@ use super::foreign::{ForeignFile, ForeignVolume};
 pub use super::places::LOCATION;
 use super::places::{self, Attached, Places};
 use super::worker::{Host, SrRequest, SrResponse, WireMerge};
-use super::{Config, Layer, Names, PresentMerge, Space, SrDriver, SrError, Volume};
+use super::{Config, Layer, Names, PresentMerge, Space, SrDriver, SrError, SrScan, Volume};
 use crate::boxed_future::BoxFuture;
 
 /// Types of SRs in directories. `ext` and `file` are XenServer's names.
@@ -137,7 +138,7 @@ impl SrDriver for DirDriver {
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>> {
         Box::pin(async move {
             let attached = self.places.attach(sr, self.place(config)?, SrRequest::Attach).await?;
-            Ok(attached.into_sr()?.0)
+            attached.into_space()
         })
     }
 
@@ -150,12 +151,12 @@ impl SrDriver for DirDriver {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
-        Box::pin(async move { self.work(sr, SrRequest::Scan).await?.into_sr() })
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<SrScan, SrError>> {
+        Box::pin(async move { self.work(sr, SrRequest::Scan).await?.into_scan() })
     }
 
     fn space(&self, sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
-        Box::pin(async move { Ok(Some(self.work(sr, SrRequest::Space).await?.into_sr()?.0)) })
+        Box::pin(async move { Ok(Some(self.work(sr, SrRequest::Space).await?.into_space()?)) })
     }
 
     fn create_volume(

@@ -52,7 +52,7 @@ impl SrDirectory<'_> {
         self.read_record(&record_name(vdi))
     }
 
-    fn read_record(&self, name: &str) -> Result<Option<Record>, SrError> {
+    pub(super) fn read_record(&self, name: &str) -> Result<Option<Record>, SrError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => std::fs::File::from(fd),
@@ -83,15 +83,22 @@ impl SrDirectory<'_> {
         names: &[String],
         suffix: &str,
     ) -> Result<BTreeMap<VdiId, Record>, SrError> {
-        let ids = names.iter().filter_map(|name| {
-            let vdi = name.strip_suffix(suffix)?.parse().ok().map(VdiId)?;
-            (*name == format!("{vdi}{suffix}")).then_some((vdi, name))
-        });
         // A record that was removed after its name was read is skipped.
         let read = |(vdi, name): (VdiId, &String)| {
             Some(self.read_record(name).transpose()?.map(|record| (vdi, record)))
         };
-        ids.filter_map(read).collect()
+        Self::of_volumes(names, suffix).filter_map(read).collect()
+    }
+
+    /// Returns those of these names that are a UUID and this suffix, with the volume.
+    pub(super) fn of_volumes<'n>(
+        names: &'n [String],
+        suffix: &str,
+    ) -> impl Iterator<Item = (VdiId, &'n String)> {
+        names.iter().filter_map(move |name| {
+            let vdi = name.strip_suffix(suffix)?.parse().ok().map(VdiId)?;
+            (*name == format!("{vdi}{suffix}")).then_some((vdi, name))
+        })
     }
 
     pub(super) fn put_record(&self, vdi: VdiId, record: &Record) -> Result<(), SrError> {
@@ -150,7 +157,11 @@ impl SrDirectory<'_> {
         for image in record.images.iter().rev() {
             let name = image.to_string();
             match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => found = volume(vdi, &stat),
+                Ok(stat) => match volume(vdi, &stat) {
+                    Some(one) => found = Some(one),
+                    // A link, or a directory.
+                    None => return Ok(None),
+                },
                 Err(Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(self.os("look at", &name, error)),
             }

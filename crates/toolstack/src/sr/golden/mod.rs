@@ -29,7 +29,7 @@ use self::config::GoldenConfig;
 use self::layers::LayerName;
 use super::places::Places;
 use super::worker::{Host, SrRequest};
-use super::{Config, Space, SrDriver, SrError, Volume};
+use super::{Config, Space, SrDriver, SrError, SrScan, Volume};
 use crate::boxed_future::BoxFuture;
 use crate::machines::DatapathProvider;
 use crate::ringway_io::{Datapath, DatapathError};
@@ -204,7 +204,7 @@ impl SrDriver for GoldenDriver {
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = self.parse(config)?.image.cache;
-            self.places.call_at(sr, &place, SrRequest::OpenLayers).await?.into_sr().map(drop)
+            self.places.call_at(sr, &place, SrRequest::OpenLayers).await?.into_space().map(drop)
         })
     }
 
@@ -223,7 +223,7 @@ impl SrDriver for GoldenDriver {
             let config = self.parse(config)?;
             let place = config.image.cache.clone();
             let opened = self.places.attach(sr, place, SrRequest::OpenLayers).await?;
-            let space = opened.into_sr()?.0;
+            let space = opened.into_space()?;
             if let Err(error) = self.open(sr, &config.image).await {
                 self.places.detach(sr);
                 // A process that serves nothing may be left if it does not answer.
@@ -241,18 +241,18 @@ impl SrDriver for GoldenDriver {
         Box::pin(async move { Ok(self.datapaths.end(sr).await?) })
     }
 
-    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<SrScan, SrError>> {
         Box::pin(async move {
             let config = self.config(sr)?;
             let bytes = self.open(sr, &config.image).await?;
-            let space = self.places.call(sr, SrRequest::OpenLayers).await?.into_sr()?.0;
-            Ok((space, vec![Self::volume(sr, &config, bytes)]))
+            let space = self.places.call(sr, SrRequest::OpenLayers).await?.into_space()?;
+            Ok((space, vec![Self::volume(sr, &config, bytes)]).into())
         })
     }
 
     fn space(&self, sr: SrId) -> BoxFuture<'_, Result<Option<Space>, SrError>> {
         Box::pin(async move {
-            Ok(Some(self.places.call(sr, SrRequest::OpenLayers).await?.into_sr()?.0))
+            Ok(Some(self.places.call(sr, SrRequest::OpenLayers).await?.into_space()?))
         })
     }
 

@@ -19,7 +19,7 @@ pub(crate) use library::{find, scan};
 
 use super::places::{self, Attached, LOCATION, Places};
 use super::worker::{Host, SrRequest};
-use super::{Config, Space, SrDriver, SrError, Volume};
+use super::{Config, Space, SrDriver, SrError, SrScan};
 use crate::boxed_future::BoxFuture;
 
 /// Type of these SRs.
@@ -69,7 +69,7 @@ impl SrDriver for IsoDriver {
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = place(config)?;
-            self.places.call_at(sr, &place, SrRequest::ScanIsos).await?.into_sr().map(drop)
+            self.places.call_at(sr, &place, SrRequest::ScanIsos).await?.into_scan().map(drop)
         })
     }
 
@@ -86,7 +86,7 @@ impl SrDriver for IsoDriver {
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>> {
         Box::pin(async move {
             let attached = self.places.attach(sr, place(config)?, SrRequest::ScanIsos).await?;
-            Ok(attached.into_sr()?.0)
+            Ok(attached.into_scan()?.space)
         })
     }
 
@@ -95,8 +95,8 @@ impl SrDriver for IsoDriver {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
-        Box::pin(async move { self.places.call(sr, SrRequest::ScanIsos).await?.into_sr() })
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<SrScan, SrError>> {
+        Box::pin(async move { self.places.call(sr, SrRequest::ScanIsos).await?.into_scan() })
     }
 
     fn images(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<Backend, SrError>> {

@@ -10,7 +10,7 @@ use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
 use crate::sr::foreign::{ForeignFile, ForeignVolume};
-use crate::sr::{Names, SnapshotOf, Space, SrError, Volume};
+use crate::sr::{Names, SnapshotOf, Space, SrError, SrScan, UnreadableFile, Volume};
 
 /// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
 pub(crate) const MAX_LINE_BYTES: usize = 80 << 20;
@@ -262,8 +262,18 @@ pub(super) struct Answer {
 pub(crate) enum SrResponse {
     /// Success without a value.
     Nothing,
-    /// SR, with its volumes if they were requested.
-    Sr { total: u64, used: u64, volumes: Vec<WireVolume> },
+    /// Space of an SR.
+    Space { total: u64, used: u64 },
+    /// Space of an SR, and its volumes.
+    Scan {
+        total: u64,
+        used: u64,
+        volumes: Vec<WireVolume>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        doubtful: Vec<WireVolume>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unreadable: Vec<UnreadableFile>,
+    },
     /// Volume.
     Volume(WireVolume),
     /// Volume, its images from the top down, and whether guests know it with the block size of its
@@ -329,21 +339,40 @@ pub(super) enum WireError {
 }
 
 impl SrResponse {
-    /// Creates the answer about an SR.
-    pub(crate) fn sr(space: Space, volumes: Vec<Volume>) -> Self {
-        let volumes = volumes.into_iter().map(WireVolume::from).collect();
-        Self::Sr { total: space.total, used: space.used, volumes }
+    /// Creates the answer about the space of an SR.
+    pub(crate) fn space(space: Space) -> Self {
+        Self::Space { total: space.total, used: space.used }
     }
 
-    /// Returns the SR.
+    /// Creates the answer to a scan.
+    pub(crate) fn scan(scan: SrScan) -> Self {
+        let SrScan { space: Space { total, used }, volumes, doubtful, unreadable } = scan;
+        let [volumes, doubtful] =
+            [volumes, doubtful].map(|some| some.into_iter().map(WireVolume::from).collect());
+        Self::Scan { total, used, volumes, doubtful, unreadable }
+    }
+
+    /// Returns the space.
     ///
     /// # Errors
     /// The answer is another one.
-    pub(crate) fn into_sr(self) -> Result<(Space, Vec<Volume>), SrError> {
+    pub(crate) fn into_space(self) -> Result<Space, SrError> {
         match self {
-            Self::Sr { total, used, volumes } => {
-                let volumes = volumes.into_iter().map(Volume::from).collect();
-                Ok((Space { total, used }, volumes))
+            Self::Space { total, used } => Ok(Space { total, used }),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Returns the result of a scan.
+    ///
+    /// # Errors
+    /// The answer is another one.
+    pub(crate) fn into_scan(self) -> Result<SrScan, SrError> {
+        match self {
+            Self::Scan { total, used, volumes, doubtful, unreadable } => {
+                let [volumes, doubtful] =
+                    [volumes, doubtful].map(|some| some.into_iter().map(Volume::from).collect());
+                Ok(SrScan { space: Space { total, used }, volumes, doubtful, unreadable })
             }
             other => Err(other.unexpected()),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::id::{SrId, Uuid, VdiId};
 use model::sr::SrFeature;
 use model::vdi::automaton::Access;
-use toolstack::sr::{Config, SnapshotOf, SrDriver, SrError, Volume};
+use toolstack::sr::{Config, SnapshotOf, SrDriver, SrError, SrScan, Volume};
 
 use super::dir::{Place, host};
 
@@ -52,7 +52,7 @@ async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows)
         let space = driver.attach(sr, config).await.unwrap();
         assert!(space.used <= space.total && space.total > 0, "{space:?}");
         driver.attach(sr, config).await.unwrap();
-        assert_eq!(driver.scan(sr).await.unwrap().1, []);
+        assert_eq!(driver.scan(sr).await.unwrap().volumes, []);
     }
     volumes(&*driver, ours).await;
     if knows == Knows::All {
@@ -60,9 +60,9 @@ async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows)
     }
     users(&*driver, ours).await;
     layers(&*driver, ours).await;
-    assert_eq!(driver.scan(other).await.unwrap().1, [], "each has its own");
+    assert_eq!(driver.scan(other).await.unwrap().volumes, [], "each has its own");
 
-    let before = driver.scan(ours).await.unwrap().1;
+    let before = driver.scan(ours).await.unwrap().volumes;
     assert_eq!(before.len(), 1);
     driver.detach(ours).await.unwrap();
     driver.detach(ours).await.unwrap();
@@ -70,7 +70,7 @@ async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows)
         nothing_without_attach(&*driver, ours).await;
     }
     driver.attach(ours, &configs[0]).await.unwrap();
-    assert_eq!(driver.scan(ours).await.unwrap().1, before, "a detach keeps what is there");
+    assert_eq!(driver.scan(ours).await.unwrap().volumes, before, "a detach keeps what is there");
     beside_each_other(&driver, ours).await;
     ends(&*driver, (ours, other), &configs, knows).await;
 }
@@ -103,7 +103,7 @@ async fn ends(
     }
     driver.create(empty, of_empty).await.unwrap();
     driver.attach(full, of_full).await.unwrap();
-    assert_eq!(driver.scan(full).await.unwrap().1.len(), 17);
+    assert_eq!(driver.scan(full).await.unwrap().volumes.len(), 17);
 }
 
 async fn nothing_without_attach(driver: &dyn SrDriver, sr: SrId) {
@@ -123,7 +123,7 @@ async fn nothing_without_attach(driver: &dyn SrDriver, sr: SrId) {
 }
 
 async fn listed(driver: &dyn SrDriver, sr: SrId, expected: &[Volume]) {
-    let (space, volumes) = driver.scan(sr).await.unwrap();
+    let SrScan { space, volumes, .. } = driver.scan(sr).await.unwrap();
     assert_eq!(volumes, expected);
     assert!(space.used <= space.total);
 }
@@ -161,7 +161,7 @@ async fn refusals(driver: &dyn SrDriver, sr: SrId) {
     ] {
         assert!(matches!(outcome, Err(SrError::NoVolume(id)) if id == vdi(9)), "{outcome:?}");
     }
-    assert_eq!(driver.scan(sr).await.unwrap().1, before.1, "nothing has changed");
+    assert_eq!(driver.scan(sr).await.unwrap().volumes, before.volumes, "nothing has changed");
 }
 
 async fn users(driver: &dyn SrDriver, sr: SrId) {
@@ -194,7 +194,7 @@ async fn push(driver: &dyn SrDriver, sr: SrId, (volume, layer): (VdiId, u8)) -> 
 
 async fn layers(driver: &dyn SrDriver, sr: SrId) {
     assert!(driver.features().contains(&SrFeature::VdiSnapshot));
-    let bytes = driver.scan(sr).await.unwrap().1.remove(0).virtual_bytes;
+    let bytes = driver.scan(sr).await.unwrap().volumes.remove(0).virtual_bytes;
     let present = push(driver, sr, (vdi(1), 40)).await;
     assert_eq!((present.virtual_bytes, present.read_only), (bytes, false));
     let snapshot_of = SnapshotOf { vdi: vdi(1), unix_seconds: 5 };
@@ -210,7 +210,8 @@ async fn layers(driver: &dyn SrDriver, sr: SrId) {
     }
     let block_size = driver.block_size(sr, vdi(1)).await.unwrap();
     driver.prepare_copy(sr, vdi(6), bytes, block_size).await.unwrap();
-    let ids: Vec<_> = driver.scan(sr).await.unwrap().1.iter().map(|volume| volume.vdi).collect();
+    let ids: Vec<_> =
+        driver.scan(sr).await.unwrap().volumes.iter().map(|volume| volume.vdi).collect();
     assert_eq!(ids[..4], [1, 3, 4, 5].map(vdi));
     for volume in [3, 4, 5, 6].map(vdi) {
         driver.destroy_volume(sr, volume).await.unwrap();
@@ -225,9 +226,9 @@ async fn beside_each_other(driver: &Arc<dyn SrDriver>, sr: SrId) {
     }
     let mut made = calls.join_all().await;
     assert_eq!(made.len(), 16);
-    made.push(driver.scan(sr).await.unwrap().1.remove(0));
+    made.push(driver.scan(sr).await.unwrap().volumes.remove(0));
     made.sort_by_key(|volume| volume.vdi);
-    let (_, mut volumes) = driver.scan(sr).await.unwrap();
+    let mut volumes = driver.scan(sr).await.unwrap().volumes;
     volumes.sort_by_key(|volume| volume.vdi);
     assert_eq!(volumes.len(), 17);
     assert!(volumes.iter().zip(&made).all(|(one, other)| one.vdi == other.vdi), "{volumes:?}");

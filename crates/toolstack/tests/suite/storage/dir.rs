@@ -86,7 +86,7 @@ async fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is made on a mount point");
     std::fs::remove_dir(place.path()).unwrap();
     std::fs::rename(&away, place.path()).unwrap();
-    assert_eq!(driver.scan(sr()).await.unwrap().1.len(), 1);
+    assert_eq!(driver.scan(sr()).await.unwrap().volumes.len(), 1);
     std::fs::remove_file(place.path().join(format!("{}.raw", vdi(1)))).unwrap();
     let lost = driver.attach_volume(sr(), vdi(1), Access::Ro).await;
     assert!(matches!(lost, Err(SrError::NoVolume(id)) if id == vdi(1)), "{lost:?}");

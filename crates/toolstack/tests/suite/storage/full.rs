@@ -4,7 +4,7 @@ use std::path::Path;
 
 use testkit::in_namespace::in_little_room;
 use toolstack::sr::dir::DirDriver;
-use toolstack::sr::{SrDriver, SrError};
+use toolstack::sr::{SrDriver, SrError, SrScan};
 
 use super::dir::{at, host, sr, vdi};
 
@@ -42,7 +42,7 @@ async fn inside(dir: &Path) {
     fill();
     full(driver.create_volume(sr(), vdi(2), 1 << 20).await.map(drop), 1 << 20);
     full(driver.resize_volume(sr(), vdi(1), 3 << 30).await.map(drop), 2 << 30);
-    let (space, volumes) = driver.scan(sr()).await.unwrap();
+    let SrScan { space, volumes, .. } = driver.scan(sr()).await.unwrap();
     assert!(space.used == space.total && volumes.len() == 1, "{space:?} {volumes:?}");
     assert_eq!(volumes.first().unwrap().virtual_bytes, 1 << 30);
     // Operations that free space succeed.
@@ -53,5 +53,5 @@ async fn inside(dir: &Path) {
     fill();
     driver.destroy_volume(sr(), vdi(2)).await.unwrap();
     driver.destroy_volume(sr(), vdi(1)).await.unwrap();
-    assert_eq!(driver.scan(sr()).await.unwrap().1, []);
+    assert_eq!(driver.scan(sr()).await.unwrap().volumes, []);
 }

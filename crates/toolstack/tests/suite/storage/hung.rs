@@ -43,7 +43,7 @@ async fn a_worker_is_left_behind_and_replaced_and_others_work() {
     let meanwhile = async {
         // Another SR is not affected. On this one, calls that only read are answered.
         driver.create_volume(other, vdi(2), 1 << 20).await.unwrap();
-        assert_eq!(driver.scan(sr()).await.unwrap().1.len(), 1);
+        assert_eq!(driver.scan(sr()).await.unwrap().volumes.len(), 1);
         host.left_behind()
     };
     let (late, left) = tokio::join!(late, meanwhile);
@@ -51,11 +51,11 @@ async fn a_worker_is_left_behind_and_replaced_and_others_work() {
     let Err(SrError::Late { what, after }) = &late else { panic!("{late:?}") };
     assert!(what.contains("create") && *after == DEADLINE, "{what}");
     assert_eq!(host.left_behind(), 1);
-    assert_eq!(driver.scan(sr()).await.unwrap().1.len(), 1);
+    assert_eq!(driver.scan(sr()).await.unwrap().volumes.len(), 1);
     hanging.answer().unwrap();
     eventually("the one left behind has ended", async || host.left_behind() == 0).await;
     driver.create_volume(sr(), vdi(99), 1 << 20).await.unwrap();
-    let (_, volumes) = driver.scan(sr()).await.unwrap();
+    let volumes = driver.scan(sr()).await.unwrap().volumes;
     assert!(volumes.iter().all(|volume| volume.virtual_bytes == 1 << 20), "{volumes:?}");
 }
 

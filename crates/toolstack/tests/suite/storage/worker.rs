@@ -66,7 +66,7 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
     while let Err(error) = driver.attach(sr(), &place.config()).await {
         assert!(matches!(error, SrError::Worker(_)), "{error:?}");
     }
-    let (_, there) = driver.scan(sr()).await.unwrap();
+    let there = driver.scan(sr()).await.unwrap().volumes;
     assert!(there.iter().all(|volume| volume.virtual_bytes == 1 << 20), "{there:?}");
     for (vdi, volume) in acknowledged {
         assert!(there.contains(&volume), "{vdi} was told to be there");

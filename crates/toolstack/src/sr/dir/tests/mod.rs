@@ -4,6 +4,7 @@ mod adoption;
 pub(super) mod crash;
 mod merge;
 mod reset;
+mod scan;
 mod tree;
 mod whole;
 

@@ -89,7 +89,7 @@ fn a_scan_of_the_most_volumes_fits_into_a_line() {
         file_name: None,
         format: ImageFormat::Qcow2,
     };
-    let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
+    let sr_response = SrResponse::scan((Space::default(), vec![volume; 64]).into());
     let bytes = serde_json::to_string(&Answer { id: 1, outcome: Ok(sr_response) }).unwrap().len();
     assert!(bytes / 64 * MAX_VOLUMES < MAX_LINE_BYTES, "{bytes}");
 }
