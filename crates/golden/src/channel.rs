@@ -147,7 +147,7 @@ impl GoldenChannel {
     /// Fails requests that wait for a source that is gone, if the queue drains.
     fn fail_waiting(&mut self) {
         if self.is_draining && !self.pieces.is_empty() && self.image.problem().is_some() {
-            self.end_all(IoError::Storage(Errno::HOSTUNREACH));
+            self.end_all(IoError::Unreachable);
         }
     }
 }

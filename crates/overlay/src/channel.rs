@@ -269,7 +269,14 @@ impl Channel for OverlayChannel {
     }
 
     fn waiting(&self) -> usize {
-        self.count_waiting()
+        let below = self.base.waiting();
+        let left = self.parents.iter().map(|(_, parent)| parent.left as usize).sum::<usize>();
+        let here = if self.shared.is_full() { self.waiting.len() } else { 0 };
+        match below > 0 && below + here == left {
+            // Each part waits: here for space, or below for the source of the base.
+            true => self.parents.iter().count(),
+            false => self.count_waiting(),
+        }
     }
 
     fn fail_stalled(&mut self, context: &mut Context<'_>) {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::common::sectors::{connect, read, write};
 use crate::common::*;
@@ -15,6 +16,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::process::eventually;
 use testkit::raw::request::Request;
+use testkit::reconnecting::{End, ReconnectingGuest, Shape, stamped};
 
 const MIB: u64 = 1 << 20;
 
@@ -219,5 +221,44 @@ fn an_image_is_warmed_and_its_boot_set_moves() {
     ] {
         let error = call(method, params).unwrap_err().message;
         assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn requests_that_wait_for_the_source_outlive_stops_and_upgrades() {
+    for layer in ["overlay", "qcow2"] {
+        let io = Io::start();
+        let bytes = stamped(4 * MIB, 1);
+        let server = Server::nbd(bytes);
+        let cache = io.folder.path().join("cache");
+        let golden = json!({"golden": {"source": server.source, "cache": cache}});
+        let top = io.folder.path().join("top.qcow2");
+        create_file(&top, &CreateOptions::new(4 * MIB)).unwrap();
+        let backend = match layer {
+            "overlay" => json!({"overlay": {"base": golden, "ram": 4 * MIB}}),
+            _ => json!({"qcow2": {"file": top, "backing": golden}}),
+        };
+        let mut spec = io.spec("d", backend);
+        spec["cache"] = json!("writeback");
+        io.caller().disk("disk.attach", spec);
+        let shape = Shape { queues: 1, depth: 16, first_stamp: 1, ..Shape::default() };
+        let mut guest = ReconnectingGuest::connect(&io.socket("d"), shape).unwrap();
+        server.served.set_fault(Some(Fault::Gone));
+        let waits = |guest: &mut ReconnectingGuest| {
+            while state(&io).problem.is_none() || guest.outstanding() == 0 {
+                let until = Instant::now() + Duration::from_millis(20);
+                assert_eq!(guest.run(until).unwrap(), End::Time, "{layer}");
+            }
+        };
+        waits(&mut guest);
+        let stopped = guest.stop().unwrap();
+        eventually("none waits", || state(&io).problem.is_none());
+        guest.cont(stopped).unwrap();
+        waits(&mut guest);
+        io.caller().call("upgrade", Value::Null).unwrap();
+        waits(&mut guest);
+        server.served.set_fault(None);
+        guest.finish().unwrap();
+        assert_eq!(io.caller().stats().disks[0].errors, 0);
     }
 }
