@@ -168,7 +168,14 @@ impl Channel for GoldenChannel {
             return SubmitOutcome::Done(request.complete(Err(CANCELED)));
         }
         match request.kind {
-            RequestKind::Read => self.read(request),
+            RequestKind::Read => {
+                let outcome = self.read(request);
+                if self.is_draining && matches!(outcome, SubmitOutcome::Pending) {
+                    // Its blocks may wait already, so that nothing else ends it now.
+                    self.mailbox.wake();
+                }
+                outcome
+            }
             RequestKind::Flush => SubmitOutcome::Done(request.complete(Ok(()))),
             RequestKind::Write { .. } | RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
                 SubmitOutcome::Done(request.complete(Err(IoError::ReadOnly)))
