@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::common::sectors::{connect, read, write};
+use crate::common::sectors::{connect, read, write, write_bytes};
 use crate::common::*;
 use crate::golden_servers::{self, BLOCK, Fault, Server};
 use image::qcow2::{CreateOptions, create_file};
@@ -15,7 +15,8 @@ use model::report::{GoldenStats, WarmPhase};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::process::eventually;
-use testkit::raw::request::Request;
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape, stamped};
 
 const MIB: u64 = 1 << 20;
@@ -261,4 +262,35 @@ fn requests_that_wait_for_the_source_outlive_stops_and_upgrades() {
         guest.finish().unwrap();
         assert_eq!(io.caller().stats().disks[0].errors, 0);
     }
+}
+
+#[test]
+fn a_read_that_waits_for_the_source_holds_up_no_write() {
+    let io = Io::start();
+    let server = Server::nbd(golden_servers::image(256));
+    let cache = io.folder.path().join("cache");
+    let golden = json!({"golden": {"source": server.source, "cache": cache}});
+    let over = io.folder.path().join("over");
+    let backend = json!({"overlay": {"base": golden, "ram": 4 * MIB, "overflow": over}});
+    let mut spec = io.spec("d", backend);
+    (spec["cache"], spec["queues"]) = (json!("writeback"), json!(2));
+    io.caller().disk("disk.attach", spec);
+    let mut guest =
+        Guest::start(&io.socket("d"), &Setup { queues: 2, ..Setup::default() }).unwrap();
+    server.served.set_fault(Some(Fault::Gone));
+    let waits = guest.submit(1, &Request::read(0, 4096)).unwrap();
+    // A part of a block, whose rest the source has.
+    let fills = guest.submit(1, &Request::write(128, &[7; 512])).unwrap();
+    guest.kick(1).unwrap();
+    eventually("they wait", || state(&io).problem.is_some());
+    // Four times what the memory has.
+    for turn in 0..16 {
+        write_bytes(&mut guest, 2048 + turn % 8 * 2048, &vec![turn as u8; MIB as usize]);
+    }
+    assert_eq!([0, 5, 7].map(|at| read(&mut guest, 2048 + at * 2048)), [8, 13, 15]);
+    server.served.set_fault(None);
+    for one in guest.finish_all(1, &[waits, fills]).unwrap() {
+        assert_eq!(one.status, status::OK);
+    }
+    assert_eq!(read(&mut guest, 128), 7);
 }
