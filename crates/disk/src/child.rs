@@ -52,6 +52,11 @@ impl Child {
         self.is_used
     }
 
+    /// Returns the number of requests that wait for their storage.
+    pub fn waiting(&self) -> usize {
+        self.channel.waiting()
+    }
+
     /// Fails requests that wait for their storage, because the queue drains.
     pub fn fail_stalled(&mut self, context: &mut Context<'_>) {
         self.channel.fail_stalled(context);

@@ -160,6 +160,9 @@ pub enum IoError {
     /// The storage is full, and the disk is not set to wait for space.
     #[error("storage is full")]
     Full,
+    /// The source of the disk's image cannot be reached, and the queue waits no more.
+    #[error("the source of the image cannot be reached")]
+    Unreachable,
     /// The disk is read-only and refuses the write.
     #[error("disk is read-only")]
     ReadOnly,

@@ -147,7 +147,7 @@ impl GoldenChannel {
     /// Fails requests that wait for a source that is gone, if the queue drains.
     fn fail_waiting(&mut self) {
         if self.is_draining && !self.pieces.is_empty() && self.image.problem().is_some() {
-            self.end_all(IoError::Storage(Errno::HOSTUNREACH));
+            self.end_all(IoError::Unreachable);
         }
     }
 }
@@ -168,7 +168,14 @@ impl Channel for GoldenChannel {
             return SubmitOutcome::Done(request.complete(Err(CANCELED)));
         }
         match request.kind {
-            RequestKind::Read => self.read(request),
+            RequestKind::Read => {
+                let outcome = self.read(request);
+                if self.is_draining && matches!(outcome, SubmitOutcome::Pending) {
+                    // Its blocks may wait already, so that nothing else ends it now.
+                    self.mailbox.wake();
+                }
+                outcome
+            }
             RequestKind::Flush => SubmitOutcome::Done(request.complete(Ok(()))),
             RequestKind::Write { .. } | RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
                 SubmitOutcome::Done(request.complete(Err(IoError::ReadOnly)))

@@ -93,9 +93,12 @@ impl State {
         self.retry_at = Some(Instant::now() + pause);
     }
 
-    /// Notes that the source has answered.
+    /// Notes that the source has answered. An old connection may do so while new ones fail.
     pub(crate) fn resume(&mut self) {
-        (self.problem, self.pauses) = (None, 0);
+        self.pauses = 0;
+        if self.parked.is_empty() {
+            self.problem = None;
+        }
     }
 
     /// Queues the parked blocks if it is time. Returns whether there are any.

@@ -96,6 +96,11 @@ impl Below {
         }
     }
 
+    /// Returns the number of requests that wait in the layer below.
+    pub(crate) fn waiting(&self) -> usize {
+        self.layer.waiting()
+    }
+
     /// Fails requests of the layer below that wait, because the queue drains: the source of a golden
     /// image may be gone. Files below never wait for space.
     pub(crate) fn fail_stalled(&mut self, context: &mut Context<'_>) {

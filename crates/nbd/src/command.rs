@@ -139,6 +139,7 @@ pub(crate) fn refusal(failure: IoError) -> Refusal {
         IoError::Memory => (error::NOMEM, "memory of the server cannot be reached"),
         IoError::Storage(_) => (error::IO, "the storage failed"),
         IoError::Short => (error::IO, "the storage is shorter than the disk"),
+        IoError::Unreachable => (error::IO, "the source of the image cannot be reached"),
         IoError::Full => (error::NOSPC, "the storage is full"),
         IoError::ReadOnly => (error::PERM, "the disk is read-only"),
         IoError::Range => (error::INVAL, "outside of the disk"),

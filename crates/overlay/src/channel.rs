@@ -39,14 +39,16 @@ struct Parent {
     outcome: Result<(), IoError>,
     /// Buffers that go back with the completion.
     buffers: Buffers,
-    /// Epoch that a read holds until all of it has ended.
+    /// Epoch that a read holds until its look at the map and its reads of the overflow file have ended.
     hold: Option<Hold>,
+    /// Number of these.
+    holders: u32,
 }
 
 /// Part of a request that another disk has.
 #[derive(Debug)]
 enum Piece {
-    Read { parent: u32 },
+    Read { parent: u32, target: Target },
     Fill(Fill),
 }
 
@@ -62,7 +64,8 @@ struct Fill {
     /// Slot that is filled, and the word that it replaces.
     slot: u32,
     old: Word,
-    hold: Hold,
+    /// `None` for a read of the base, which does not change and whose source may be gone for long.
+    hold: Option<Hold>,
 }
 
 /// Write that waits for slots.
@@ -174,15 +177,31 @@ impl OverlayChannel {
     fn on_io(&mut self, context: &mut Context<'_>, completion: Completion) {
         let Completion { tag, outcome, buffers } = completion;
         match self.pieces.remove(tag) {
-            Some(Piece::Read { parent }) => self.end_part(parent, outcome, buffers),
+            Some(Piece::Read { parent, target }) => {
+                if target == Target::Overflow {
+                    self.end_hold(parent);
+                }
+                self.end_part(parent, outcome, buffers);
+            }
             Some(Piece::Fill(fill)) => self.end_fill(context, fill, outcome),
             None => {}
         }
     }
 
     fn new_parent(&mut self, tag: u32) -> u32 {
-        let (outcome, buffers, hold) = (Ok(()), Buffers::default(), None);
-        self.parents.insert(Parent { tag, left: 1, outcome, buffers, hold })
+        let (outcome, buffers, hold, holders) = (Ok(()), Buffers::default(), None, 0);
+        self.parents.insert(Parent { tag, left: 1, outcome, buffers, hold, holders })
+    }
+
+    /// Ends what holds the epoch of a read. The last one leaves it.
+    fn end_hold(&mut self, parent: u32) {
+        let Some(parent) = self.parents.get_mut(parent) else { return };
+        parent.holders -= 1;
+        if parent.holders == 0
+            && let Some(hold) = parent.hold.take()
+        {
+            self.leave(hold);
+        }
     }
 
     fn add_part(&mut self, parent: u32) {
@@ -204,10 +223,7 @@ impl OverlayChannel {
         if parent.left > 0 {
             return;
         }
-        if let Some(Parent { tag, outcome, buffers, hold, .. }) = self.parents.remove(index) {
-            if let Some(hold) = hold {
-                self.leave(hold);
-            }
+        if let Some(Parent { tag, outcome, buffers, .. }) = self.parents.remove(index) {
             self.ended.push(Completion { tag, outcome, buffers });
         }
     }
@@ -269,7 +285,14 @@ impl Channel for OverlayChannel {
     }
 
     fn waiting(&self) -> usize {
-        self.count_waiting()
+        let below = self.base.waiting();
+        let left = self.parents.iter().map(|(_, parent)| parent.left as usize).sum::<usize>();
+        let here = if self.shared.is_full() { self.waiting.len() } else { 0 };
+        match below > 0 && below + here == left {
+            // Each part waits: here for space, or below for the source of the base.
+            true => self.parents.iter().count(),
+            false => self.count_waiting(),
+        }
     }
 
     fn fail_stalled(&mut self, context: &mut Context<'_>) {

@@ -224,7 +224,10 @@ impl BlkQueue {
             return self.queue.push(chain, 0);
         }
         let stays = match self.stalled {
-            Stalled::Fail => self.has_inflight_region && outcome == Err(IoError::Full),
+            Stalled::Fail => {
+                let has_waited = matches!(outcome, Err(IoError::Full | IoError::Unreachable));
+                self.has_inflight_region && has_waited
+            }
             Stalled::HandedOver => true,
             Stalled::Wait | Stalled::HandOver(_) => false,
         };
@@ -261,7 +264,7 @@ impl BlkQueue {
     fn failed(&mut self, class: Class, error: IoError) {
         self.stats.error();
         let failed = match error {
-            IoError::Storage(_) | IoError::Short | IoError::Full => {
+            IoError::Storage(_) | IoError::Short | IoError::Full | IoError::Unreachable => {
                 self.stats.storage_errors.record(error)
             }
             IoError::Memory => {

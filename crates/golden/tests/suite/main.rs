@@ -4,5 +4,6 @@
 mod cache;
 mod faults;
 mod full;
+mod power_cut;
 mod servers;
 mod sources;

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use crate::common::sectors::{connect, read, write};
+use crate::common::sectors::{connect, read, write, write_bytes};
 use crate::common::*;
 use crate::golden_servers::{self, BLOCK, Fault, Server};
 use image::qcow2::{CreateOptions, create_file};
@@ -14,7 +15,9 @@ use model::report::{GoldenStats, WarmPhase};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::process::eventually;
-use testkit::raw::request::Request;
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape, stamped};
 
 const MIB: u64 = 1 << 20;
 
@@ -220,4 +223,74 @@ fn an_image_is_warmed_and_its_boot_set_moves() {
         let error = call(method, params).unwrap_err().message;
         assert!(error.contains(reason), "{error}");
     }
+}
+
+#[test]
+fn requests_that_wait_for_the_source_outlive_stops_and_upgrades() {
+    for layer in ["overlay", "qcow2"] {
+        let io = Io::start();
+        let bytes = stamped(4 * MIB, 1);
+        let server = Server::nbd(bytes);
+        let cache = io.folder.path().join("cache");
+        let golden = json!({"golden": {"source": server.source, "cache": cache}});
+        let top = io.folder.path().join("top.qcow2");
+        create_file(&top, &CreateOptions::new(4 * MIB)).unwrap();
+        let backend = match layer {
+            "overlay" => json!({"overlay": {"base": golden, "ram": 4 * MIB}}),
+            _ => json!({"qcow2": {"file": top, "backing": golden}}),
+        };
+        let mut spec = io.spec("d", backend);
+        spec["cache"] = json!("writeback");
+        io.caller().disk("disk.attach", spec);
+        let shape = Shape { queues: 1, depth: 16, first_stamp: 1, ..Shape::default() };
+        let mut guest = ReconnectingGuest::connect(&io.socket("d"), shape).unwrap();
+        server.served.set_fault(Some(Fault::Gone));
+        let waits = |guest: &mut ReconnectingGuest| {
+            while state(&io).problem.is_none() || guest.outstanding() == 0 {
+                let until = Instant::now() + Duration::from_millis(20);
+                assert_eq!(guest.run(until).unwrap(), End::Time, "{layer}");
+            }
+        };
+        waits(&mut guest);
+        let stopped = guest.stop().unwrap();
+        eventually("none waits", || state(&io).problem.is_none());
+        guest.cont(stopped).unwrap();
+        waits(&mut guest);
+        io.caller().call("upgrade", Value::Null).unwrap();
+        waits(&mut guest);
+        server.served.set_fault(None);
+        guest.finish().unwrap();
+        assert_eq!(io.caller().stats().disks[0].errors, 0);
+    }
+}
+
+#[test]
+fn a_read_that_waits_for_the_source_holds_up_no_write() {
+    let io = Io::start();
+    let server = Server::nbd(golden_servers::image(256));
+    let cache = io.folder.path().join("cache");
+    let golden = json!({"golden": {"source": server.source, "cache": cache}});
+    let over = io.folder.path().join("over");
+    let backend = json!({"overlay": {"base": golden, "ram": 4 * MIB, "overflow": over}});
+    let mut spec = io.spec("d", backend);
+    (spec["cache"], spec["queues"]) = (json!("writeback"), json!(2));
+    io.caller().disk("disk.attach", spec);
+    let mut guest =
+        Guest::start(&io.socket("d"), &Setup { queues: 2, ..Setup::default() }).unwrap();
+    server.served.set_fault(Some(Fault::Gone));
+    let waits = guest.submit(1, &Request::read(0, 4096)).unwrap();
+    // A part of a block, whose rest the source has.
+    let fills = guest.submit(1, &Request::write(128, &[7; 512])).unwrap();
+    guest.kick(1).unwrap();
+    eventually("they wait", || state(&io).problem.is_some());
+    // Four times what the memory has.
+    for turn in 0..16 {
+        write_bytes(&mut guest, 2048 + turn % 8 * 2048, &vec![turn as u8; MIB as usize]);
+    }
+    assert_eq!([0, 5, 7].map(|at| read(&mut guest, 2048 + at * 2048)), [8, 13, 15]);
+    server.served.set_fault(None);
+    for one in guest.finish_all(1, &[waits, fills]).unwrap() {
+        assert_eq!(one.status, status::OK);
+    }
+    assert_eq!(read(&mut guest, 128), 7);
 }

@@ -9,6 +9,7 @@ mod broken;
 mod budgets;
 mod caps;
 mod closing;
+mod commits;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::sectors::{connect, flush, read, write, write_bytes};
@@ -13,9 +14,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::in_namespace::in_little_room;
 use testkit::process::eventually;
-use testkit::raw::Guest;
 use testkit::raw::guest::{Pending, WaitEvent};
 use testkit::raw::request::{Request, kind, status};
+use testkit::raw::{Guest, Setup};
 
 const MIB: u64 = 1 << 20;
 /// Disk, larger than the memory of its overlay.
@@ -268,4 +269,84 @@ fn full(dir: &Path) {
     assert_eq!(guest.finish(0, &waiting).unwrap().status, status::OK);
     assert_eq!([sector, last * 8 - 8].map(|sector| read(&mut guest, sector)), [5, 0]);
     eventually("nothing waits", || only_disk(&io).state == DiskState::Active);
+}
+
+/// Disks that fill their memory and one small file system at once.
+const MACHINES: usize = 30;
+
+const STORM: &str = concat!(module_path!(), "::thirty_machines_that_fill_everything_go_on");
+
+#[test]
+fn thirty_machines_that_fill_everything_go_on() {
+    print!("{}", in_little_room(STORM, 12, storm).unwrap());
+}
+
+/// Writes of a machine: more than its memory and the whole file system.
+fn storm_writes(machine: usize) -> Vec<Request> {
+    (0..17).map(|at| Request::write(at * 2048, &vec![machine as u8 + 1; MIB as usize])).collect()
+}
+
+fn storm(dir: &Path) {
+    let io = Io::start();
+    let path = image(&io.folder, "large.raw", 20 * MIB);
+    let mut guests: Vec<_> = (0..MACHINES)
+        .map(|machine| {
+            let id = format!("d{machine}");
+            let over = dir.join(&id);
+            attach(
+                &io,
+                &id,
+                json!({"overlay": {"base": {"file": path}, "ram": 4 * MIB,
+                                                "overflow": over}}),
+            );
+            let setup = Setup { memory_bytes: 20 * MIB, ..Setup::default() };
+            Guest::start(&io.socket(&id), &setup).unwrap()
+        })
+        .collect();
+    let serving = io.caller().stats().pid;
+    let pending: Vec<Vec<Pending>> = std::thread::scope(|scope| {
+        let each = guests.iter_mut().enumerate().map(|(machine, guest)| {
+            scope.spawn(move || {
+                let pending = guest.submit_all(0, &storm_writes(machine)).unwrap();
+                guest.kick(0).unwrap();
+                pending
+            })
+        });
+        let each: Vec<_> = each.collect();
+        each.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let all = |io: &Io, state| io.caller().stats().disks.iter().all(|disk| disk.state == state);
+    eventually("all of them wait", || all(&io, DiskState::Waiting));
+    // The control plane answers: calls on these disks and on others.
+    let mut times: Vec<Duration> = (0..testkit::rounds(50, 2000))
+        .map(|turn| {
+            let ((), took) = timed(|| {
+                let spec = io.spec("other", json!({"null": 1 << 20}));
+                io.caller().disk("disk.attach", spec);
+                io.caller().call("disk.detach", json!({"id": "other"})).unwrap();
+                let poll = json!({"id": format!("d{}", turn % MACHINES), "poll": "off"});
+                io.caller().call("disk.poll", poll).unwrap();
+                assert!(all(&io, DiskState::Waiting));
+            });
+            took
+        })
+        .collect();
+    times.sort_unstable();
+    let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
+    println!("four calls while {MACHINES} disks wait: p50 {:?}, p99 {:?}", at(50), at(99));
+    // Room for all.
+    let grow = ["-o", "remount,size=600m"];
+    assert!(Command::new("mount").args(grow).arg(dir).status().unwrap().success());
+    for (machine, (guest, pending)) in guests.iter_mut().zip(&pending).enumerate() {
+        for done in guest.finish_all(0, pending).unwrap() {
+            assert_eq!(done.status, status::OK);
+        }
+        for at in 0..17 {
+            assert_eq!(read(guest, at * 2048 + 77), machine as u8 + 1);
+        }
+    }
+    eventually("none waits", || all(&io, DiskState::Active));
+    let stats = io.caller().stats();
+    assert_eq!(stats.pid, serving, "the worker died");
+    assert!(stats.disks.iter().all(|disk| disk.errors == 0));
 }

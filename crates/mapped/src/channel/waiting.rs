@@ -7,6 +7,7 @@ use ::disk::{IoError, Request, RequestKind};
 use reactor::{Context, IoOp};
 
 use super::{MappedChannel, Target};
+use crate::below::Below;
 use crate::piece::{Action, Parent, Phase, Piece};
 
 /// Interval for retrying writes that the storage had no room for.
@@ -93,11 +94,17 @@ impl MappedChannel {
         }
     }
 
-    /// Returns the number of requests that wait for space.
+    /// Returns the number of requests that wait: for space, or for the source of an image below.
     pub(super) fn count_waiting(&self) -> usize {
         let asked = self.service.waiting() > 0;
         let waits =
             |piece: &Piece| piece.is_stalled() || asked && matches!(piece.phase, Phase::Asked);
+        let below = self.below.as_ref().map_or(0, Below::waiting);
+        let left = self.parents.iter().map(|(_, parent)| parent.left as usize).sum::<usize>();
+        let here = self.pieces.iter().filter(|(_, piece)| waits(piece)).count();
+        if below > 0 && below + here == left {
+            return self.parents.iter().count();
+        }
         let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
         for (_, piece) in self.pieces.iter().filter(|(_, piece)| waits(piece)) {
             *waiting.entry(piece.parent).or_default() += 1;

@@ -35,7 +35,7 @@ impl OverlayChannel {
         }
         let parent = self.new_parent(request.tag);
         if let Some(parent) = self.parents.get_mut(parent) {
-            parent.hold = Some(hold);
+            (parent.hold, parent.holders) = (Some(hold), 1);
         }
         let (mut at, mut rest) = (request.offset, request.buffers);
         while at < end {
@@ -49,6 +49,7 @@ impl OverlayChannel {
             self.read_run(context, parent, run, (at, len), part);
             at += len;
         }
+        self.end_hold(parent);
         // Until here the request itself has counted as a part, so that it cannot end too early.
         self.end_part(parent, Ok(()), rest);
         self.outcome(request.tag)
@@ -125,7 +126,10 @@ impl OverlayChannel {
             Run::Overflow(offset) => (Target::Overflow, offset, &counters.overflow_reads),
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        let tag = self.pieces.insert(Piece::Read { parent });
+        if let Some(parent) = self.parents.get_mut(parent).filter(|_| target == Target::Overflow) {
+            parent.holders += 1;
+        }
+        let tag = self.pieces.insert(Piece::Read { parent, target });
         let request = Request { kind: RequestKind::Read, offset, len, buffers, tag };
         self.submit_piece(context, target, request);
     }

@@ -3,6 +3,7 @@
 use ::disk::{IoError, Request, RequestKind, SubmitOutcome};
 use ::memory::Buffers;
 use ::memory::Cursor;
+use image::map::Hold;
 use reactor::Context;
 use rustix::io::Errno;
 
@@ -211,6 +212,13 @@ impl OverlayChannel {
                 return self.continue_write(context, parent, (offset, len), data);
             }
         };
+        let hold = match target {
+            Target::Base => {
+                self.leave(hold);
+                None
+            }
+            Target::Overflow => Some(hold),
+        };
         // The base may end within the granule.
         let bytes = GRANULE.min(self.size - start);
         let mut buffers = Buffers::default();
@@ -232,7 +240,7 @@ impl OverlayChannel {
     ) {
         let Fill { parent, offset, len, data, slot, old, hold } = fill;
         if outcome.is_err() || self.is_abandoned {
-            self.leave(hold);
+            self.leave_fill(hold);
             self.stock.push(slot);
             let outcome = if self.is_abandoned { CANCELED } else { outcome };
             return self.end_part(parent, outcome, data.unwrap_or_default());
@@ -242,7 +250,7 @@ impl OverlayChannel {
         let stored = self.store(slot, (skip, len), &mut cursor);
         self.shared.set_granule(slot, granule);
         let published = stored && self.shared.memory.exchange_if(granule, old, Word::Slot(slot));
-        self.leave(hold);
+        self.leave_fill(hold);
         if published {
             self.replace(old);
             return self.end_part(parent, Ok(()), data.unwrap_or_default());
@@ -254,5 +262,14 @@ impl OverlayChannel {
         }
         // Another write came first.
         self.continue_write(context, parent, (offset, len), data);
+    }
+
+    fn leave_fill(&mut self, hold: Option<Hold>) {
+        match hold {
+            Some(hold) => self.leave(hold),
+            // Writes may wait for what this one has replaced.
+            None if self.shared.has_waiting() => self.shared.retire(&mut self.retired),
+            None => {}
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! The serving process is killed under load, many times, and the guest sees only pauses.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
+mod golden;
+
 use std::os::fd::AsFd;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
@@ -121,15 +123,18 @@ fn one_life(guest: &mut ReconnectingGuest, server: &mut RestartingServer, random
 
 /// Kills the server of a disk under load, as many times as one of ten loads should.
 fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: Shape) {
-    kill_many_times(program, target, cache, shape);
+    kill_many_times(program, target, cache, shape, deaths() / 10, |_| {});
 }
 
-/// As [`kill_under_load`]. Returns the guest after the server has ended.
+/// Kills the server of a disk under load. Calls `after_death` after each death. Returns the guest after
+/// the server has ended.
 fn kill_many_times(
     program: ServerProgram,
     target: Target,
     cache: &str,
     shape: Shape,
+    deaths: usize,
+    mut after_death: impl FnMut(&mut Random),
 ) -> ReconnectingGuest {
     // One test at a time, because the load of another would change the measurement.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,8 +144,9 @@ fn kill_many_times(
     let mut server = RestartingServer::start(&disk).unwrap();
     let mut random = Random::new(shape.seed);
     let mut guest = ReconnectingGuest::connect(&server.socket(), shape).unwrap();
-    for _ in 0..deaths() / 10 {
+    for _ in 0..deaths {
         one_life(&mut guest, &mut server, &mut random);
+        after_death(&mut random);
     }
     guest.finish().unwrap_or_else(|error| panic!("{name}, at the end: {error}"));
     report(&name, &guest);
@@ -248,7 +254,8 @@ impl Layers {
     fn kill_under_load(&self, program: ServerProgram, cache: &str, shape: Shape) {
         let lower: Vec<_> = (0..self.images.len()).map(|at| std::fs::read(self.path(at))).collect();
         let shape = Shape { first_stamp: BASE_STAMP, ..shape };
-        let guest = kill_many_times(program, Target::Tree(self.tree()), cache, shape);
+        let target = Target::Tree(self.tree());
+        let guest = kill_many_times(program, target, cache, shape, deaths() / 10, |_| {});
         let top = self.path(self.images.len()).display().to_string();
         let ringway = find_binary("ringway").unwrap().display().to_string();
         let check = ["image", "check", "--format", "qcow2", &top];

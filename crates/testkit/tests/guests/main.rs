@@ -7,6 +7,7 @@ mod guest_disk;
 mod guest_images;
 mod guest_limits;
 mod guest_orphan;
+mod guest_overflow;
 mod guest_restart;
 mod guest_snapshots;
 mod guest_upgrade;
