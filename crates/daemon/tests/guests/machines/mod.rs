@@ -22,5 +22,6 @@ mod plugs;
 mod quiesced;
 mod records;
 mod running;
+mod shares;
 mod snapshots;
 mod world;
