@@ -34,6 +34,7 @@ pub(crate) struct Load {
     /// Number of places at which a request may begin.
     places: u64,
     random: Random,
+    split: bool,
     /// Memory of all requests, one after the other.
     memory: Arc<Mapping>,
     /// Time of submission of each request, by its tag.
@@ -57,6 +58,9 @@ pub(crate) struct LoadOptions {
     pub(crate) ns: u64,
     /// Seed of the places.
     pub(crate) seed: u64,
+    /// True if the requests are pieces of one: they lie side by side, and all end before the next ones
+    /// begin.
+    pub(crate) split: bool,
     /// Ends the load early.
     pub(crate) stop: Arc<AtomicBool>,
     /// Receives the result.
@@ -73,11 +77,13 @@ impl Load {
         options: LoadOptions,
     ) -> Self {
         let began = context.now_again_ns();
+        let span = if options.split { cell.total() } else { cell.bytes };
         let mut load = Self {
             channel,
             cell,
-            places: (options.size / u64::from(cell.bytes)).max(1),
+            places: (options.size / u64::from(span)).max(1),
             random: Random(options.seed),
+            split: options.split,
             memory,
             submitted: vec![0; cell.depth as usize],
             began,
@@ -89,16 +95,31 @@ impl Load {
             stop: options.stop,
             report: options.report,
         };
-        for tag in 0..cell.depth {
-            load.submit_next(context, tag);
-        }
+        load.submit_all(context);
         load
+    }
+
+    /// Starts all requests of the cell.
+    fn submit_all(&mut self, context: &mut Context<'_>) {
+        let first = self.random.below(self.places) * u64::from(self.cell.total());
+        for tag in 0..self.cell.depth {
+            if self.split {
+                let piece = u64::from(tag) * u64::from(self.cell.bytes);
+                self.submit_at(context, tag, first + piece);
+            } else {
+                self.submit_next(context, tag);
+            }
+        }
     }
 
     /// Starts a request to the next place.
     fn submit_next(&mut self, context: &mut Context<'_>, tag: u32) {
+        let offset = self.random.below(self.places) * u64::from(self.cell.bytes);
+        self.submit_at(context, tag, offset);
+    }
+
+    fn submit_at(&mut self, context: &mut Context<'_>, tag: u32, offset: u64) {
         let Cell { write, bytes, .. } = self.cell;
-        let offset = self.random.below(self.places) * u64::from(bytes);
         let buffers =
             Buffers::from_mapping(&self.memory, tag as usize * bytes as usize, bytes as usize);
         let kind = if write { RequestKind::Write { durable: false } } else { RequestKind::Read };
@@ -150,9 +171,12 @@ impl Poller for Load {
             now < self.ends && self.result.error.is_none() && !self.stop.load(Ordering::Relaxed);
         for completion in done.drain(..) {
             self.count(now, &completion);
-            if goes_on {
+            if goes_on && !self.split {
                 self.submit_next(context, completion.tag);
             }
+        }
+        if goes_on && self.split && self.in_flight == 0 {
+            self.submit_all(context);
         }
         if self.done.is_empty() {
             self.done = done;

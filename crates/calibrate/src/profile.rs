@@ -1,7 +1,9 @@
 //! Profile of a storage, from the cells that were measured, and its form for the scheduler.
 
 use model::calibration::{CellReport, PROFILE_VERSION, RequestCost, StorageDevice, StorageProfile};
-use share::{Cost, OpKind, Piece, Profile, Sample, ShareError, Turn};
+use share::{CONFIRM_BYTES, Cost, OpKind, Piece, Profile, Sample, ShareError, Turn};
+
+use crate::Cell;
 
 /// Median time of a random read alone from which a device may be a spindle, in nanoseconds.
 const SEEK_NS: u64 = 2_000_000;
@@ -37,9 +39,7 @@ pub fn profile(device: StorageDevice, cells: &[CellReport]) -> Result<StoragePro
         request_ns: cost.request_ns,
         mib_ns: u64::try_from(u128::from(cost.byte_ps) * MIB / 1000).unwrap_or(u64::MAX),
     };
-    let piece = fitted.piece;
-    let to_u32 = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-    Ok(StorageProfile {
+    let mut profile = StorageProfile {
         version: PROFILE_VERSION,
         device,
         reads: cost(fitted.read),
@@ -47,10 +47,41 @@ pub fn profile(device: StorageDevice, cells: &[CellReport]) -> Result<StoragePro
         knee_ns: fitted.knee_ns,
         requests_min: to_u32(fitted.requests_min),
         latency_ns: alone.p50_ns,
-        piece_bytes: piece.map(|piece| to_u32(piece.bytes)),
-        piece_gain_percent: piece.map_or(0, |piece| to_u32(piece.gain_percent)),
+        piece_bytes: None,
+        piece_gain_percent: 0,
         seeks,
-    })
+    };
+    set_piece(&mut profile, fitted.piece);
+    Ok(profile)
+}
+
+/// Measures whole and split requests again, if the profile has a piece. It keeps the piece if the gain
+/// is larger than the spread of the samples.
+///
+/// # Errors
+/// Those of `measure`.
+pub(crate) fn confirm_piece<E>(
+    profile: &mut StorageProfile,
+    mut measure: impl FnMut(Cell) -> Result<CellReport, E>,
+) -> Result<(), E> {
+    let Some(bytes) = profile.piece_bytes else { return Ok(()) };
+    let piece = Piece { bytes: bytes.into(), gain_percent: profile.piece_gain_percent.into() };
+    let confirmed = piece.confirm(|pieces| {
+        let bytes = to_u32(CONFIRM_BYTES / pieces);
+        let cell = Cell { write: false, bytes, depth: to_u32(pieces) };
+        Ok(measure(cell)?.bytes_per_second)
+    })?;
+    set_piece(profile, confirmed);
+    Ok(())
+}
+
+fn set_piece(profile: &mut StorageProfile, piece: Option<Piece>) {
+    profile.piece_bytes = piece.map(|piece| to_u32(piece.bytes));
+    profile.piece_gain_percent = piece.map_or(0, |piece| to_u32(piece.gain_percent));
+}
+
+fn to_u32(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
 }
 
 /// Returns the cell of one small read at a time.
@@ -138,6 +169,27 @@ mod tests {
         assert_eq!(found.requests_min, 16, "{found:?}");
         // 16 pieces of 64 KiB use all channels.
         assert!(found.piece_bytes.is_some() && found.piece_gain_percent > 100, "{found:?}");
+    }
+
+    #[test]
+    fn a_piece_stays_if_split_requests_are_faster_again() {
+        let mut found = profile(StorageDevice::default(), &measure(16, 80_000.0, 0.5)).unwrap();
+        let bytes = found.piece_bytes.unwrap();
+        let report = |cell: Cell, rate| {
+            assert_eq!(cell.total(), 1 << 20);
+            assert!([1 << 20, bytes].contains(&cell.bytes) && !cell.write);
+            let Cell { write, bytes, depth } = cell;
+            let cell =
+                CellReport { write, bytes, depth, bytes_per_second: rate, p50_ns: 1, p99_ns: 1 };
+            Ok::<_, ()>(cell)
+        };
+        confirm_piece(&mut found, |cell| report(cell, if cell.depth == 1 { 100 } else { 180 }))
+            .unwrap();
+        assert_eq!((found.piece_bytes, found.piece_gain_percent), (Some(bytes), 80));
+        confirm_piece(&mut found, |cell| report(cell, 100)).unwrap();
+        assert_eq!((found.piece_bytes, found.piece_gain_percent), (None, 0));
+        // Without a piece, nothing is measured.
+        assert_eq!(confirm_piece(&mut found, |_| Err("measured")), Ok(()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Plan {
     pub comparisons: Vec<Comparison>,
     /// Versions of all measured programs.
     pub versions: BTreeMap<String, String>,
-    /// Notes that a reader needs to understand the figures.
+    /// Notes that a reader needs to understand the figures. Samples may add some.
     pub notes: Vec<String>,
     /// Plots in addition to the plot of every cell.
     pub plots: Vec<PlotPlan>,
@@ -147,7 +147,7 @@ pub fn run(
     let mut host = Host::read();
     let started = std::time::SystemTime::now();
     let mut prepared = experiment.prepare(options)?;
-    let plan = prepared.plan().clone();
+    let mut plan = prepared.plan().clone();
     if plan.cells.is_empty() || plan.rounds == 0 {
         bail!("nothing to measure; see `ringway-lab list`, or drop --only");
     }
@@ -174,6 +174,7 @@ pub fn run(
         }
     }
     progress.finish();
+    plan.notes.clone_from(&prepared.plan().notes);
     host.load_after = load();
     let run = Run::new(experiment.name(), started, options, &plan, host);
     let cells = plan.cells.iter().zip(samples).map(|(cell, samples)| to_cell(cell, samples));

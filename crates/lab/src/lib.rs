@@ -80,6 +80,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(storage::lun_scale::LunScale),
         Box::new(storage::splitting::Splitting),
         Box::new(storage::fairness::Fairness),
+        Box::new(storage::guest_weights::GuestWeights),
         Box::new(storage::write_cache::WriteCache),
         Box::new(nbd::NbdExport),
         Box::new(net::pps::NetPps),

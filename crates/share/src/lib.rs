@@ -126,7 +126,7 @@ mod simulation;
 
 pub use dispatch_queue::{Dispatch, DispatchQueue, Permit, Submitted};
 pub use error::ShareError;
-pub use profile::{Cost, Op, OpKind, Piece, Profile, Sample, Turn};
+pub use profile::{CONFIRM_BYTES, CONFIRM_ROUNDS, Cost, Op, OpKind, Piece, Profile, Sample, Turn};
 pub use share::{
     BACKGROUND_WEIGHT, DEFAULT_WEIGHT, DiskConfig, DiskId, ReactorId, Share, WEIGHT_MAX,
 };

@@ -60,7 +60,7 @@ const LAYERS: [(&str, &[&str]); 28] = [
     ("daemon", &["error-causes", "logging", "model", "service-manager", "toolstack", "xenapi"]),
     ("cli", &["error-causes", "logging", "model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
-    ("lab", &["image", "memory", "model", "testkit", "xenapi", "net", "tap"]),
+    ("lab", &["calibrate", "image", "memory", "model", "testkit", "xenapi", "net", "tap"]),
 ];
 
 /// Crates that may contain unsafe code. All others forbid it.

@@ -44,6 +44,8 @@ pub(crate) struct Dispatched {
 struct Member {
     poller: Option<PollerId>,
     dispatched: Vec<Dispatched>,
+    /// Number of its requests that the queue refused.
+    refused: usize,
     needs_look: Rc<Cell<bool>>,
 }
 
@@ -108,7 +110,7 @@ impl ReactorQueue {
     fn dispatch(&self, context: &mut Context<'_>, own: Option<u32>) {
         let now = context.now_ns();
         let inner = &mut *self.inner.borrow_mut();
-        while let Some(Dispatch { permit, key, bytes, last, .. }) = inner.queue.next(now) {
+        while let Some(Dispatch { permit, disk, key, bytes, last, .. }) = inner.queue.next(now) {
             let Some(member) = inner.members.get_mut(key.channel) else {
                 // A channel cancels its requests before it goes.
                 inner.queue.complete(permit, now);
@@ -119,6 +121,11 @@ impl ReactorQueue {
             member.needs_look.set(true);
             if Some(key.channel) != own {
                 member.wake(context);
+            }
+            // The channel submits its next request first, and goes on here. Otherwise a device that
+            // completes several requests at once would go to disks that it is not the turn of.
+            if last && member.refused > 0 && !inner.queue.holds(disk) {
+                break;
             }
         }
         while let Some(reactor) = inner.queue.take_kick() {
@@ -181,6 +188,7 @@ impl Membership {
         let member = Member {
             poller: context.poller(),
             dispatched: Vec::new(),
+            refused: 0,
             needs_look: Rc::clone(&needs_look),
         };
         let channel = queue.inner.borrow_mut().members.insert(member);
@@ -205,11 +213,19 @@ impl Membership {
     /// when they go.
     pub(crate) fn begin_refused(&self) {
         self.disk.begin_refused();
+        self.count_refused(|refused| refused + 1);
     }
 
     /// Notes the end of such a wait after `ns` nanoseconds.
     pub(crate) fn end_refused(&self, ns: u64) {
         self.disk.end_refused(ns);
+        self.count_refused(|refused| refused.saturating_sub(1));
+    }
+
+    fn count_refused(&self, change: impl FnOnce(usize) -> usize) {
+        if let Some(member) = self.queue.inner.borrow_mut().members.get_mut(self.channel) {
+            member.refused = change(member.refused);
+        }
     }
 
     /// Returns whether requests of the channel may have their turn.

@@ -43,8 +43,13 @@ struct Count {
 impl Storm {
     /// Starts writes of up to `len` bytes.
     pub(crate) fn start(io: &Io, id: &str, len: usize) -> Self {
+        Self::start_on(io, id, len, QUEUES)
+    }
+
+    /// Starts writes of up to `len` bytes on so many queues.
+    pub(crate) fn start_on(io: &Io, id: &str, len: usize, queues: u16) -> Self {
         let options =
-            Options { queues: QUEUES, slots: SLOTS, slot_bytes: SLOT_BYTES, ..Options::default() };
+            Options { queues, slots: SLOTS, slot_bytes: SLOT_BYTES, ..Options::default() };
         let driver = Driver::connect(&io.socket(id), &options).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let counts: Vec<_> = driver.queues.iter().map(|_| Arc::<Count>::default()).collect();

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::caps::{BYTES, QUEUES, Storm};
@@ -10,6 +13,7 @@ use crate::common::*;
 use model::calibration::{PROFILE_FILE, ProfileReply};
 use model::report::{DiskState, DiskStats, Stats};
 use model::share::DiskShare;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::process::eventually;
 use testkit::rounds;
@@ -137,6 +141,61 @@ fn disks_of_one_model_share_it_and_keep_their_bytes() {
         assert_eq!(read(&mut connect(&io.socket(id)), sector), byte, "{id}");
     }
     assert_eq!(stats(&mut io.caller(), "a").share.unwrap().share.weight, 400);
+}
+
+/// Load of another program: takes the CPUs from a process for most of the time, until it is dropped.
+struct Stalls {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stalls {
+    fn start(pid: u32) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let (stopped, pid) = (Arc::clone(&stop), Pid::from_raw(pid.cast_signed()).unwrap());
+        let stall = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                kill_process(pid, Signal::STOP).unwrap();
+                std::thread::sleep(Duration::from_millis(8));
+                kill_process(pid, Signal::CONT).unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        Self { stop, thread: Some(std::thread::spawn(stall)) }
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+fn weights_hold_while_reactors_stall() {
+    for reactors in ["1", "2"] {
+        let io = Io::start_with(&["--reactors", reactors]);
+        let mut caller = io.caller();
+        // 32 requests at a time. All end while the process has no CPU.
+        let pipe = json!({"bytes_per_second": 100_000_000_000_u64, "request_ns": 1, "queue": 32,
+                          "latency_ns": 2_000_000,
+                          "connection_bytes_per_second": 100_000_000_000_u64});
+        for (id, weight) in [("light", 100), ("heavy", 700)] {
+            let device = json!({ "pipe": pipe });
+            let model = json!({"name": "array", "size": BYTES, "device": device});
+            let mut spec = io.spec(id, json!({ "model": model }));
+            spec["share"] = json!({ "weight": weight });
+            caller.disk("disk.attach", spec);
+        }
+        let storms = ["light", "heavy"].map(|id| Storm::start_on(&io, id, 4096, 1));
+        let stalls = Stalls::start(io.process.worker_pid().unwrap().unwrap());
+        wait_for_ratio([&storms[0], &storms[1]], 6.0..8.0);
+        drop(stalls);
+        for storm in storms {
+            storm.end();
+        }
+    }
 }
 
 #[test]

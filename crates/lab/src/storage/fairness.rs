@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::files::{FILE_BYTES, Files};
 use super::models::Model;
-use super::records::Records;
+use super::records::{Records, error_percent};
 use super::served::{Disk, Served, window};
 use super::streams::{Event, Stream};
 use crate::blk::client::{Load, Pattern, Wait, Window};
@@ -206,7 +206,7 @@ impl Case {
         match self {
             Self::Weights | Self::WeightsOfFiles => {
                 let rates = [0, 1, 2, 3].map(|disk| records.rate(disk));
-                figure("weights_error_percent", error_percent(rates, WEIGHTS));
+                figure("weights_error_percent", error_percent(&rates, &WEIGHTS));
             }
             Self::Floor => {
                 let floor = FLOOR_IOPS as f64 * HOG.bytes as f64;
@@ -226,7 +226,7 @@ impl Case {
                 // The call takes a moment.
                 let second_half = (from + length * 6 / 10, until);
                 let rates = [0, 1, 2, 3].map(|disk| records.bytes(disk, second_half));
-                figure("weights_error_percent", error_percent(rates, LIVE_WEIGHTS));
+                figure("weights_error_percent", error_percent(&rates, &LIVE_WEIGHTS));
                 for (disk, bin) in (0..4).flat_map(|disk| (0..BINS).map(move |bin| (disk, bin))) {
                     let at = |bin: usize| from + length * bin as u64 / BINS as u64;
                     let bytes = records.bytes(disk, (at(bin), at(bin + 1)));
@@ -236,14 +236,6 @@ impl Case {
             }
         }
     }
-}
-
-/// Returns the most by which a rate is off its weight, in percent of what the weight gives.
-fn error_percent(rates: [f64; 4], weights: [u16; 4]) -> f64 {
-    let total = rates.iter().sum::<f64>().max(1.0);
-    let sum: f64 = weights.map(f64::from).iter().sum();
-    let off = |(rate, weight): (f64, u16)| (rate / total * sum / f64::from(weight) - 1.0).abs();
-    rates.into_iter().zip(weights).map(off).fold(0.0, f64::max) * 100.0
 }
 
 fn bin_metric(disk: usize, bin: usize) -> String {
@@ -351,7 +343,7 @@ impl Prepared for PreparedFairness {
             let rates =
                 Bfq::new(&self.files.paths(1, false)?[0])?.rates(WEIGHTS, FILE_HOG, window)?;
             let total: f64 = rates.iter().sum();
-            let error = error_percent(rates, WEIGHTS);
+            let error = error_percent(&rates, &WEIGHTS);
             let figures = [("mib_per_s", total / 1048576.0), ("weights_error_percent", error)];
             return Ok(figures.map(|(name, value)| (name.to_owned(), value)).into());
         }
@@ -389,13 +381,6 @@ fn events<'a>(case: Case, served: &'a Served, window: Window) -> Vec<Event<'a>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_error_is_that_of_the_disk_that_is_furthest_off() {
-        assert!(error_percent([1e6, 2e6, 4e6, 8e6], WEIGHTS) < 1e-9);
-        let equal = error_percent([1e6; 4], WEIGHTS);
-        assert!((equal - 275.0).abs() < 1e-9, "{equal}");
-    }
 
     #[test]
     fn every_case_has_its_disks_and_words() {

@@ -2,10 +2,11 @@
 //!
 //! The models are those of `ringway-io` (`{"model":...}`): the same device for every system of a run,
 //! whatever the host's own storage does. Each disk has clients that sleep until they are called, and
-//! every completion is on record.
+//! every completion is on record. `guest_weights` has real guests instead.
 
 pub mod fairness;
 mod files;
+pub mod guest_weights;
 pub mod lun_scale;
 mod models;
 mod records;

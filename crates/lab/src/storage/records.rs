@@ -95,9 +95,25 @@ impl Records {
     }
 }
 
+/// Returns the most by which a rate is off its weight, in percent of what the weight gives.
+pub(super) fn error_percent(rates: &[f64], weights: &[u16]) -> f64 {
+    let total = rates.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let sum: f64 = weights.iter().copied().map(f64::from).sum();
+    let off = |(rate, weight): (&f64, &u16)| (rate / total * sum / f64::from(*weight) - 1.0).abs();
+    rates.iter().zip(weights).map(off).fold(0.0, f64::max) * 100.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_is_that_of_the_disk_that_is_furthest_off() {
+        let weights = [100, 200, 400, 800];
+        assert!(error_percent(&[1.0, 2.0, 4.0, 8.0], &weights) < 1e-9);
+        let equal = error_percent(&[1e6; 4], &weights);
+        assert!((equal - 275.0).abs() < 1e-9, "{equal}");
+    }
 
     const MS: u64 = 1_000_000;
 

@@ -70,6 +70,12 @@ pub(crate) fn sample(
 /// # Errors
 /// A number of the profile is outside of its range.
 pub fn calibrate(model: Model) -> Result<Profile, ShareError> {
+    let spins = matches!(model, Model::Spindle(_));
+    Profile::fit(&samples(model), spins.then_some(Turn::DEFAULT))
+}
+
+/// Returns the samples from which the profile of a model comes.
+pub(crate) fn samples(model: Model) -> Vec<Sample> {
     let config = &DeviceConfig::from(model);
     let spins = matches!(config.model, Model::Spindle(_));
     let depths: &[u64] = if spins {
@@ -86,5 +92,5 @@ pub fn calibrate(model: Model) -> Result<Profile, ShareError> {
     }
     let splits = [2, 4, 8, 16, 32, 64, 128];
     samples.extend(splits.map(|pieces| sample(config, OpKind::Read, SPLIT, 1, pieces)));
-    Profile::fit(&samples, spins.then_some(Turn::DEFAULT))
+    samples
 }

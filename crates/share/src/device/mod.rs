@@ -24,7 +24,7 @@ use crate::profile::{OpKind, SECOND};
 
 pub use calibrate::calibrate;
 #[cfg(test)]
-pub(crate) use calibrate::sample;
+pub(crate) use calibrate::{sample, samples};
 pub use flash::Flash;
 pub use pipe::{Connections, Pipe};
 pub(crate) use random::Random;

@@ -75,7 +75,8 @@ pub struct Dispatch<K> {
 ///
 /// After each batch of submissions and completions, after a kick and at the deadline, the caller
 /// calls [`DispatchQueue::next`] until it returns `None`, then wakes the reactors that
-/// [`DispatchQueue::take_kick`] returns.
+/// [`DispatchQueue::take_kick`] returns. When the queue runs out of requests of a disk that has
+/// refused ones, these are submitted before the next call: the disk may still be the next.
 ///
 /// All times are nanoseconds of one monotonic clock that all processes share.
 #[derive(Debug)]
@@ -363,6 +364,11 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// nothing of them is at the device.
     pub fn is_holding(&self) -> bool {
         !self.backlog.is_empty()
+    }
+
+    /// Returns whether the queue holds requests of a disk.
+    pub fn holds(&self, disk: DiskId) -> bool {
+        self.disks.get(disk.slot()).is_some_and(|held| !held.is_empty())
     }
 
     /// Returns the time at which the caller calls [`DispatchQueue::next`] without a kick. `None` if

@@ -16,7 +16,7 @@ const KNEE_PERCENT: u64 = 95;
 /// The knee is at most this many times the time of a request alone.
 const KNEE_LATENCIES_MAX: u64 = 16;
 /// Least gain for which requests are split.
-const GAIN_MIN: f64 = 1.1;
+pub(super) const GAIN_MIN: f64 = 1.1;
 /// Part of the best gain that larger pieces reach.
 const GAIN_NEAR_BEST: f64 = 0.97;
 /// Nanoseconds of a second.

@@ -1,9 +1,11 @@
 //! Profile of a device: costs of requests in device time, and the amount of it to keep in flight.
 
+mod confirm;
 mod fit;
 
 use crate::error::ShareError;
 
+pub use confirm::{CONFIRM_BYTES, CONFIRM_ROUNDS};
 pub use fit::Sample;
 
 /// Nanoseconds of a second.

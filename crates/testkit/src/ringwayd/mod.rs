@@ -3,6 +3,7 @@
 pub mod fleet;
 mod groups;
 mod leftovers;
+mod readers;
 mod shell;
 mod slices;
 mod start;
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::process::{PROCESS_DEADLINE, Process, find_binary};
 use crate::raw::guest::wait_readable;
 use crate::requirements::HostRequirement;
+pub use readers::Readers;
 pub use shell::Shell;
 pub use slices::Slices;
 use start::{Setup, socket_of};

@@ -1,20 +1,23 @@
-//! Storage that hangs on command, storage with chosen sectors, and profiles of storage.
+//! Storage that hangs on command, slow storage, storage with chosen sectors, and profiles of storage.
 //!
 //! - [`Hanging`], a file system: processes that write to it sleep in the kernel.
 //! - [`Stalling`], a block device: its requests, also reads, stay in the kernel.
+//! - [`SlowStorage`], a file system of which few bytes a second are read.
 //! - [`LoopDevice`], a block device with sectors of a chosen size.
 //!
-//! Without cleanup both would outlive the test, together with every process that uses them. So a
+//! Without cleanup these would outlive the test, together with every process that uses them. So a
 //! shell lets the storage continue and removes it when the test's end of its input closes. The
 //! kernel closes it however the test ends. [`cpus`](crate::cpus) are restored in the same way.
 
 mod hanging;
 mod loop_device;
 mod profile;
+mod slow;
 mod stalling;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::error::{Error, Result};
@@ -22,7 +25,28 @@ use crate::error::{Error, Result};
 pub use hanging::Hanging;
 pub use loop_device::LoopDevice;
 pub use profile::store_profile;
+pub use slow::SlowStorage;
 pub use stalling::Stalling;
+
+/// Root of the controller that limits the requests of processes.
+const BLKIO: &str = "/sys/fs/cgroup/blkio";
+
+/// Returns whether this host can limit requests.
+fn is_limitable() -> bool {
+    Path::new(BLKIO).join("blkio.throttle.write_bps_device").exists()
+}
+
+/// Returns the path of a control group whose name is as unique as that of a temporary directory.
+fn group_of(dir: &Path) -> PathBuf {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    Path::new(BLKIO).join(format!("ringway-{}", name.trim_start_matches('.')))
+}
+
+/// Adds a process with all its threads to a control group.
+fn enclose(group: &Path, pid: u32) -> Result<()> {
+    std::fs::write(group.join("cgroup.procs"), pid.to_string())
+        .map_err(|error| Error::io(format!("cannot enclose process {pid}"), error))
+}
 
 /// Shell that removes the storage when this is dropped.
 #[derive(Debug)]
@@ -66,7 +90,8 @@ impl Drop for Guard {
     }
 }
 
-fn run(command: &mut Command) -> Result<String> {
+/// Runs a command. Returns its output.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     let what = format!("cannot run {command:?}");
     let output = command.output().map_err(|error| Error::io(what.clone(), error))?;
     if output.status.success() {
@@ -78,7 +103,6 @@ fn run(command: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::process::Command;
     use std::sync::mpsc::RecvTimeoutError;
     use std::time::Duration;

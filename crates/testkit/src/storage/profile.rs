@@ -14,8 +14,13 @@ use crate::error::{Error, Result};
 /// # Errors
 /// The file cannot be written.
 pub fn store_profile(folder: &Path, device: StorageDevice) -> Result<()> {
+    store(folder, &profile(device))
+}
+
+/// Returns the profile of storage that takes few requests at a time.
+pub(super) fn profile(device: StorageDevice) -> StorageProfile {
     let cost = RequestCost { request_ns: 20_000, mib_ns: 1_000_000 };
-    let profile = StorageProfile {
+    StorageProfile {
         version: PROFILE_VERSION,
         device,
         reads: cost,
@@ -26,8 +31,12 @@ pub fn store_profile(folder: &Path, device: StorageDevice) -> Result<()> {
         piece_bytes: None,
         piece_gain_percent: 0,
         seeks: false,
-    };
-    let text = serde_json::to_string(&profile).map_err(std::io::Error::from);
+    }
+}
+
+/// Stores a profile in a folder.
+pub(super) fn store(folder: &Path, profile: &StorageProfile) -> Result<()> {
+    let text = serde_json::to_string(profile).map_err(std::io::Error::from);
     text.and_then(|text| std::fs::write(folder.join(PROFILE_FILE), text))
         .map_err(|error| Error::io("cannot store a profile", error))
 }

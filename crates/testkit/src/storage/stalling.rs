@@ -4,12 +4,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::Guard;
+use super::{BLKIO, Guard, enclose, group_of, is_limitable};
 use crate::error::{Error, Result};
 use crate::requirements::HostRequirement;
 
-/// Root of the controller that makes the device stall.
-const ROOT: &str = "/sys/fs/cgroup/blkio";
 /// Bytes a second while it stalls: no request completes during a test.
 const STALLED: &str = "1";
 /// No limit: all waiting requests continue.
@@ -52,10 +50,9 @@ impl Stalling {
     /// # Errors
     /// Root, a loop device or the controller is missing.
     pub fn new(bytes: usize, fill: u8) -> Result<Option<Self>> {
-        let limit = Path::new(ROOT).join("blkio.throttle.write_bps_device");
-        if !limit.exists() {
+        if !is_limitable() {
             let needs = format!(
-                "needs root and the blkio controller of control groups, version 1, at {ROOT}"
+                "needs root and the blkio controller of control groups, version 1, at {BLKIO}"
             );
             return HostRequirement::Stalling.leave_out(&needs).map(|()| None);
         }
@@ -63,9 +60,7 @@ impl Stalling {
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;
         let image = dir.path().join("image");
         std::fs::write(&image, vec![fill; bytes]).map_err(io("cannot write an image"))?;
-        // The name is as unique as the directory.
-        let name = dir.path().file_name().unwrap_or_default().to_string_lossy();
-        let group = Path::new(ROOT).join(format!("ringway-{}", name.trim_start_matches('.')));
+        let group = group_of(dir.path());
         let needs = "a device that stalls needs root and loop devices";
         let (guard, line) = Guard::start(GUARD, &[&image, &group], needs)?;
         let Some((number, device)) = line.split_once(' ') else {
@@ -93,8 +88,7 @@ impl Stalling {
     /// # Errors
     /// There is no such process.
     pub fn enclose(&self, pid: u32) -> Result<()> {
-        std::fs::write(self.group.join("cgroup.procs"), pid.to_string())
-            .map_err(|error| Error::io(format!("cannot enclose process {pid}"), error))
+        enclose(&self.group, pid)
     }
 
     /// Makes all further requests of the processes in its group hang.

@@ -23,5 +23,6 @@ mod plugs;
 mod quiesced;
 mod records;
 mod running;
+mod shares;
 mod snapshots;
 mod world;
