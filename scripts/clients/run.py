@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Runs unchanged client programs of the XenAPI against a `ringwayd` with simulated VMs.
 
+`go-sdk` is the exception: it makes the requests of XenServer's SDK for Go, which no registry has.
+
 `run.py [--record DIR] RINGWAYD [CLIENT...]`. Each client is installed with its own package manager
 into .cache/clients. With --record, the requests of each client are written to DIR/CLIENT.jsonl.
 Exits with 1 if a client fails, or could not be installed.
@@ -65,6 +67,10 @@ def java_client():
     return ["java", "-cp", f"{target}/classes:{target}/lib/*", "Client"]
 
 
+def go_sdk_requests():
+    return [sys.executable, HERE / "go_sdk/client.py"]
+
+
 # How each client is installed, and the tools that this needs.
 CLIENTS = {
     "python": (python_client, []),
@@ -72,6 +78,7 @@ CLIENTS = {
     "ansible": (ansible_client, []),
     "java": (java_client, ["java", "mvn"]),
     "go": (go_client, ["go"]),
+    "go-sdk": (go_sdk_requests, []),
 }
 
 

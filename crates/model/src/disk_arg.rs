@@ -134,6 +134,7 @@ impl FromStr for DiskArg {
             }
         }
         if let Some(image) = image {
+            disk.spec.format = image.stated_raw();
             disk.spec.backend = image.backend()?;
         }
         disk.spec.validate()?;

@@ -19,6 +19,12 @@ pub struct ImageArg {
 }
 
 impl ImageArg {
+    /// Returns `raw` if a raw image among them is stated to be raw.
+    pub fn stated_raw(&self) -> Option<ImageFormat> {
+        let formats = self.format.iter().chain(&self.backing_format);
+        formats.copied().find(|format| *format == ImageFormat::Raw)
+    }
+
     /// Returns the backend of the image.
     ///
     /// # Errors

@@ -88,6 +88,7 @@ pub mod refusal;
 pub mod report;
 pub mod rpc;
 pub mod share;
+pub mod signature;
 pub mod sizing;
 pub mod spec;
 pub mod sr;

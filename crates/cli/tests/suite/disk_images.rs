@@ -138,7 +138,8 @@ fn sparse_disks_move(format: &str) -> Storage {
     storage.import(&other, "delta.vhd", &["format=vhd"]);
     storage.export(&other, "z.qcow2", &["format=qcow2"]);
     storage.qemu_img("compare -f raw -F qcow2 b z.qcow2");
-    let error = storage.fails(&["vdi-import", &format!("uuid={snapshot}"), &storage.file("x.vhd")]);
+    let of_snapshot = format!("uuid={snapshot}");
+    let error = storage.fails(&["vdi-import", &of_snapshot, &storage.file("x.vhd"), "format=vhd"]);
     assert!(error.contains("The image is not one") || error.contains("written to"), "{error}");
     storage
 }
@@ -210,6 +211,15 @@ fn files_and_streams_are_checked() {
     std::fs::write(storage.path("b"), [7; 4096]).unwrap();
     let error = storage.fails(&["vdi-import", &disk, &storage.file("b")]);
     assert!(error.contains("has 4096 bytes, and the disk 1048576"), "{error}");
+    // A file that begins like an image is no raw one, unless that is said.
+    let mut bytes = vec![0; 1 << 20];
+    for (head, says) in [(&b"QFI\xfb"[..], "give format=qcow2"), (b"KDMV", "convert -p -f vmdk")] {
+        bytes[..4].copy_from_slice(head);
+        std::fs::write(storage.path("b"), &bytes).unwrap();
+        let error = storage.fails(&["vdi-import", &disk, &storage.file("b")]);
+        assert!(error.contains(says) && error.contains("give format=raw"), "{error}");
+    }
+    storage.import(&disk, "b", &["format=raw"]);
     assert_eq!(storage.xe(&["task-list", "--minimal"]), "", "tasks are forgotten");
 }
 

@@ -174,6 +174,11 @@ fn notes_of_an_attach_are_printed_and_are_no_failure() {
     let backend = json!({"file": path});
     let spec = json!({"id": "d", "socket": io.socket("d"), "backend": backend});
     let output = io.ringway(&["io", "disk.attach", &spec.to_string()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("state it: format=raw"), "{}", stderr(&output));
+    let mut stated = spec.clone();
+    stated["format"] = json!("raw");
+    let output = io.ringway(&["io", "disk.attach", &stated.to_string()]);
     assert!(output.status.success(), "{output:?}");
     let text = stderr(&output);
     assert!(text.starts_with("note: ") && text.contains("--format qcow2"), "{text}");

@@ -254,6 +254,12 @@ fn java() {
     replay("java.jsonl");
 }
 
+/// Derived from the templates of the SDK, which no package registry has.
+#[test]
+fn go_sdk() {
+    replay("go-sdk.jsonl");
+}
+
 #[test]
 fn go() {
     replay("go.jsonl");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::rpc::{DiskReply, RpcError};
+use model::rpc::{DiskReply, RpcError, code};
 use model::spec::DiskSpec;
 
 use super::{DiskEntry, DiskRegistry, reply, wrong_state};
@@ -10,7 +10,7 @@ use crate::error::failed;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::lifecycle::{Phase, StableState, Verb, VerbRefused};
 use crate::limits::{check_open_files, of_tree};
-use crate::open_disk::Sources;
+use crate::open_disk::{OpenError, Sources};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
@@ -30,7 +30,12 @@ impl DiskRegistry {
             self.serve_new(&served_disk).map(|()| served_disk)
         });
         self.end(&mut self.disks(), &id, attached.is_ok());
-        let attached = attached.map_err(failed)?;
+        let attached = attached.map_err(|error| match error {
+            ServedDiskError::Open(OpenError::FormatNotStated { .. }) => {
+                RpcError { code: code::FORMAT_NOT_STATED, message: error.to_string() }
+            }
+            other => failed(other),
+        })?;
         Ok(DiskReply { notes: attached.tree().notes.clone(), ..reply(&attached) })
     }
 

@@ -53,6 +53,17 @@ pub enum OpenError {
         /// What it begins like, with the remedy.
         advice: String,
     },
+    /// A file that is to be served as a raw image for the first time begins like another image.
+    #[error(
+        "{name} {advice}; if it is a raw disk whose guest has written that, state it: format=raw \
+         (ringway-blk: --format raw)"
+    )]
+    FormatNotStated {
+        /// The file.
+        name: FileRef,
+        /// What it begins like, with the remedy.
+        advice: String,
+    },
     /// Two names of a tree are those of one file.
     #[error("{first} and {second} are the same file; name each file of a tree once")]
     SameFile {

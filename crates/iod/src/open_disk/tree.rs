@@ -78,6 +78,8 @@ pub(super) struct TreeOpener<'a> {
     golden_identity: Option<String>,
     notes: Vec<String>,
     refusal: Option<OpenError>,
+    /// True if raw files may begin like other images.
+    is_raw_stated: bool,
 }
 
 impl<'a> TreeOpener<'a> {
@@ -95,6 +97,7 @@ impl<'a> TreeOpener<'a> {
         let open_files = open_files.into_iter();
         let (files, images, memory, journal, overlay) = Default::default();
         let (golden_identity, notes, refusal) = Default::default();
+        let is_raw_stated = spec.format.is_some() || open_files.len() > 0;
         let given = sources.storage_disks.clone();
         let storage_disks = given.unwrap_or_else(|| StorageDisks::new(&spec.id, spec.share));
         Self {
@@ -110,15 +113,23 @@ impl<'a> TreeOpener<'a> {
             golden_identity,
             notes,
             refusal,
+            is_raw_stated,
         }
     }
 
     /// Opens the tree. If its top is a leaf, the guest sees at most `told` bytes of it.
     pub(super) fn open(mut self, told: Option<u64>) -> Result<Opened, OpenError> {
         let spec = self.spec;
+        // A guest that was told a size has perhaps written what the file begins with.
+        self.is_raw_stated |= told.is_some();
         let disk = self.node(&spec.backend, !spec.read_only, told)?;
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
+        if let (Backend::File(_), false, None, Some(file)) =
+            (&spec.backend, spec.read_only, &self.refusal, self.files.first())
+        {
+            signature::mark(&file.disk);
+        }
         let Self {
             sources,
             files,
@@ -160,7 +171,7 @@ impl<'a> TreeOpener<'a> {
             Backend::File(name) => {
                 let size = told.unwrap_or(u64::MAX);
                 let disk = self.open_file(name, writable, Use::Disk { size })?;
-                self.notes.extend(signature::note(name, &disk));
+                self.check_signature(name, &disk);
                 disk
             }
             Backend::Null(size) => {
@@ -192,7 +203,10 @@ impl<'a> TreeOpener<'a> {
                 self.overlay_over(base, (*ram, overflow.as_ref()), told)?
             }
             Backend::Raw { child, offset, size } => {
+                // A window says that it is raw.
+                let is_stated = std::mem::replace(&mut self.is_raw_stated, true);
                 let child = self.node(child, writable, None)?;
+                self.is_raw_stated = is_stated;
                 Arc::new(Window::new(child, *offset, *size)?)
             }
             Backend::Qcow2 { .. } | Backend::Vhd { .. } => {
@@ -204,6 +218,18 @@ impl<'a> TreeOpener<'a> {
                 disk
             }
         })
+    }
+
+    /// Notes what a raw file begins like. Another image is refused at its first attach, unless the
+    /// caller states that it is raw.
+    fn check_signature(&mut self, name: &FileRef, disk: &FileDisk) {
+        let Some(signature) = signature::of_disk(disk) else { return };
+        let (name, advice) = (name.clone(), signature::advice(signature, name));
+        if signature.is_image() && !self.is_raw_stated && !signature::is_marked(disk) {
+            self.refusal.get_or_insert(OpenError::FormatNotStated { name, advice });
+        } else {
+            self.notes.push(format!("{name} is served as a raw image and {advice}"));
+        }
     }
 
     /// Returns an image that the present tree has below its top, with the files of all below it.

@@ -123,7 +123,7 @@ impl ServedDisk {
     /// # Errors
     /// The image cannot be opened, or no descriptors are left.
     pub fn open(
-        spec: DiskSpec,
+        mut spec: DiskSpec,
         sources: Sources,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
@@ -131,6 +131,8 @@ impl ServedDisk {
         if let Some(refusal) = opened.refusal.take() {
             return Err(refusal.into());
         }
+        // Successors reopen the disk, so they need no statement.
+        spec.format = None;
         Self::with(spec, opened, None, pool)
     }
 

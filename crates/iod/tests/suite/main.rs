@@ -60,6 +60,7 @@ mod snapshots;
 mod socket_files;
 mod sockets;
 mod standstill;
+mod stated_formats;
 mod stop_cont;
 mod stuck;
 mod supervise;

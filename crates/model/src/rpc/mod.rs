@@ -85,6 +85,8 @@ pub mod code {
     pub const NO_SUCH_NIC: i64 = -32004;
     /// No network has this name: none of its NICs is attached.
     pub const NO_SUCH_NETWORK: i64 = -32005;
+    /// A raw file begins like another image at its first attach. The caller may state `format=raw`.
+    pub const FORMAT_NOT_STATED: i64 = -32006;
 }
 
 impl Request {

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::caps::Caps;
+use crate::image::ImageFormat;
 use crate::poll;
 pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
 pub use crate::share::DiskShare;
@@ -118,6 +119,11 @@ pub struct DiskSpec {
     pub socket: Option<PathBuf>,
     /// Backend that stores the bytes.
     pub backend: Backend,
+    /// `raw` states that the raw files of the backend are raw, whatever they begin like. Without it,
+    /// one that begins like another image is refused at its first attach. Other formats are nodes of
+    /// the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<ImageFormat>,
     /// Number of virtqueues offered.
     #[serde(default = "one")]
     pub queues: u16,
@@ -213,6 +219,7 @@ impl DiskSpec {
             id: id.into(),
             socket: None,
             backend,
+            format: None,
             queues: 1,
             read_only: false,
             serial: None,
@@ -244,6 +251,15 @@ impl DiskSpec {
         }
         if self.queues == 0 || self.queues > MAX_QUEUES {
             return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
+        }
+        if let Some(other) = self.format.filter(|format| *format != ImageFormat::Raw) {
+            let name = other.name();
+            return refuse(
+                "format",
+                format!(
+                    "is raw or absent; a {name} image is the backend {{\"{name}\":{{\"file\":...}}}}"
+                ),
+            );
         }
         validate_serial(self.serial.as_deref())?;
         if let Some(BlockSize::Bytes(size)) = self.block_size {

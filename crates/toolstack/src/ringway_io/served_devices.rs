@@ -116,12 +116,16 @@ impl ServedDevice for DiskSpec {
     }
 }
 
-/// Prepares another attach, if a `ringway-io` of an earlier version refused what it does not know
-/// in `params`: the block size of the storage, which is its default, or a share, which has no effect
-/// until its upgrade. Returns whether it did.
-pub(super) fn retry_for_earlier_version(error: &DatapathError, params: &mut Value) -> bool {
+/// Prepares another attach, and returns whether it did. The format of each disk is recorded, so a raw
+/// file that begins like another image is stated to be raw. A `ringway-io` of an earlier version
+/// refuses what it does not know in `params`: the block size of the storage, which is its default, or
+/// a share, which has no effect until its upgrade.
+pub(super) fn retry_attach(error: &DatapathError, params: &mut Value) -> bool {
     let DatapathError::Refused { source, .. } = error else { return false };
     let Some(fields) = params.as_object_mut() else { return false };
+    if source.code == code::FORMAT_NOT_STATED {
+        return fields.insert("format".into(), "raw".into()).is_none();
+    }
     if source.code != code::INVALID_PARAMS {
         return false;
     }
@@ -217,12 +221,12 @@ mod tests {
             serde_json::to_value(DiskSpec { block_size: Some(block_size), ..spec.clone() }).unwrap()
         };
         let mut storage = params(BlockSize::Storage);
-        assert!(!retry_for_earlier_version(&refused(code::FAILED), &mut storage));
+        assert!(!retry_attach(&refused(code::FAILED), &mut storage));
         let error = refused(code::INVALID_PARAMS);
-        assert!(!retry_for_earlier_version(&error, &mut params(BlockSize::Bytes(512))));
-        assert!(retry_for_earlier_version(&error, &mut storage));
+        assert!(!retry_attach(&error, &mut params(BlockSize::Bytes(512))));
+        assert!(retry_attach(&error, &mut storage));
         assert_eq!(storage, serde_json::to_value(&spec).unwrap());
-        assert!(!retry_for_earlier_version(&error, &mut storage), "once is enough");
+        assert!(!retry_attach(&error, &mut storage), "once is enough");
     }
 
     #[test]
@@ -235,11 +239,23 @@ mod tests {
             DatapathError::Refused { what: "disk.attach".into(), source }
         };
         let other = refused("share.weight: 0 is not in 1 to 1000");
-        assert!(!retry_for_earlier_version(&other, &mut params));
+        assert!(!retry_attach(&other, &mut params));
         let error = refused("unknown field `share`, expected one of `id`, `socket`");
-        assert!(retry_for_earlier_version(&error, &mut params));
+        assert!(retry_attach(&error, &mut params));
         assert_eq!(params, serde_json::to_value(&spec).unwrap());
-        assert!(!retry_for_earlier_version(&error, &mut params), "once is enough");
+        assert!(!retry_attach(&error, &mut params), "once is enough");
+    }
+
+    #[test]
+    fn the_recorded_format_is_stated() {
+        let source = RpcError { code: code::FORMAT_NOT_STATED, message: "begins like".into() };
+        let error = DatapathError::Refused { what: "disk.attach".into(), source };
+        let spec = DiskSpec::new("a", "/a", Backend::Null(512));
+        let mut params = serde_json::to_value(&spec).unwrap();
+        assert!(retry_attach(&error, &mut params));
+        let stated = DiskSpec { format: Some(model::image::ImageFormat::Raw), ..spec };
+        assert_eq!(serde_json::from_value::<DiskSpec>(params.clone()).unwrap(), stated);
+        assert!(!retry_attach(&error, &mut params), "once is enough");
     }
 
     #[tokio::test]

@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use model::signature::{HEAD_BYTES, MARK, Signature};
 
 use super::{Space, SrError};
 
@@ -26,6 +29,18 @@ pub(super) fn space_at(directory: impl AsFd, path: &Path) -> Result<Space, SrErr
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     let (total, free) = (bytes(found.f_blocks), bytes(found.f_bfree));
     Ok(Space { total, used: total.saturating_sub(free) })
+}
+
+/// Returns what a raw file begins like, if that is another image, unless a guest could write it before.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn other_image(file: &File) -> io::Result<Option<Signature>> {
+    let mut head = [0; HEAD_BYTES];
+    let read = file.read_at(&mut head, 0)?;
+    let found = head.get(..read).and_then(Signature::of).filter(|found| found.is_image());
+    let is_marked = || rustix::fs::fgetxattr(file, MARK, &mut [0_u8; 8][..]).is_ok();
+    Ok(found.filter(|_| !is_marked()))
 }
 
 /// Returns the names of the files of a directory. Skips names that are no text: nobody could type them.

@@ -2,9 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use model::signature::{HEAD_BYTES, Signature};
 use xenapi::Value;
 use xenapi::client::ClientError;
 
@@ -73,6 +75,9 @@ fn import(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
             let failed = |error| XeError::error(format!("cannot read {name}: {error}"));
             let file = File::open(Path::new(name)).map_err(failed)?;
             let metadata = file.metadata().map_err(failed)?;
+            if params.get("format").is_none() {
+                refuse_other_image(name, &file)?;
+            }
             (Box::new(file), metadata.is_file().then_some(metadata.len()))
         }
     };
@@ -81,6 +86,24 @@ fn import(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
         Ok(xe.client().put(path, length, &mut file, &mut sent)?)
     })?;
     Ok(Printed::Text("VDI import succeeded\n".to_owned()))
+}
+
+/// Refuses a file that begins like an image with metadata, if its format is not stated: the disk
+/// would have the bytes of the file, and not those of the image.
+fn refuse_other_image(name: &str, file: &File) -> Result<(), XeError> {
+    let mut head = [0; HEAD_BYTES];
+    // A pipe has no place to read at. Other errors come back when the file is sent.
+    let read = file.read_at(&mut head, 0).unwrap_or_default();
+    let found = head.get(..read).and_then(Signature::of);
+    let Some(signature) = found.filter(|found| found.is_image()) else { return Ok(()) };
+    let next = match signature {
+        Signature::Image(format) => format!("give format={}", format.name()),
+        other => format!("convert it first: `{}`", other.to_raw(&name).unwrap_or_default()),
+    };
+    Err(XeError::error(format!(
+        "{name} begins like {}: {next}. If these are the bytes of a raw disk, give format=raw",
+        signature.title()
+    )))
 }
 
 /// Returns the path of a transfer of a disk.

@@ -47,6 +47,7 @@ fn files_become_disks_by_their_names() {
     write(&folder.join("damaged.qcow2"), b"no image");
     write(&folder.join("odd.raw"), b"seven b");
     write(&folder.join("machine.vmdk"), b"");
+    std::fs::copy(folder.join("one.qcow2"), folder.join("misnamed.raw")).unwrap();
     write(&folder.join("secret.raw"), &[1; 512]);
     std::fs::rename(folder.join("secret.raw"), world.daemon.dir().join("secret.raw")).unwrap();
     let secret = world.daemon.dir().join("secret.raw").to_str().unwrap().to_owned();
@@ -59,9 +60,14 @@ fn files_become_disks_by_their_names() {
     }
     let bodies = world.passed_over();
     let [body] = &*bodies else { panic!("{bodies:?}") };
-    for part in
-        ["4 files", "damaged.qcow2: ", "odd.raw: ", "machine.vmdk: ", "thief.qcow2: its parent"]
-    {
+    for part in [
+        "5 files",
+        "misnamed.raw: it begins like a qcow2 image",
+        "damaged.qcow2: ",
+        "odd.raw: ",
+        "machine.vmdk: ",
+        "thief.qcow2: its parent",
+    ] {
         assert!(body.contains(part), "{part}: {body}");
     }
     assert!(folder.join("thief.qcow2").exists() && !folder.join("base.qcow2").exists());

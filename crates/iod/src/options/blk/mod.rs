@@ -69,8 +69,9 @@ pub struct BlkOptions {
     pub backend: Option<Backend>,
 
     /// Format of the image file. It is never guessed: a guest can write the header of another format
-    /// into a raw image [default: raw]
-    #[arg(long, value_name = "raw|qcow2|vhd", conflicts_with_all = OTHERS, help_heading = IMAGE)]
+    /// into a raw image. A file that begins like another image is served for the first time only if
+    /// raw is stated. With --backend, raw states that of its files [default: raw]
+    #[arg(long, value_name = "raw|qcow2|vhd", conflicts_with_all = EMPTY, help_heading = IMAGE)]
     pub format: Option<ImageFormat>,
     /// Image that has what the image does not have; repeated for the next image below
     #[arg(long, value_name = "PATH", requires = "backing_format", conflicts_with_all = OTHERS)]
@@ -160,6 +161,8 @@ pub struct BlkOptions {
 
 /// Heading of the options of an image file.
 const IMAGE: &str = "Image file";
+/// Disks without a file.
+const EMPTY: [&str; 2] = ["memory", "null"];
 /// Disks that are no image file.
 const OTHERS: [&str; 3] = ["memory", "null", "backend"];
 
@@ -190,6 +193,7 @@ impl BlkOptions {
     /// # Errors
     /// The first field that is invalid.
     pub fn spec(&self) -> Result<DiskSpec, SpecError> {
+        let mut stated = self.format.filter(|_| self.blk_file.is_none());
         let backend = match (&self.backend, &self.blk_file, self.memory, self.null) {
             (Some(backend), ..) => backend.clone(),
             (None, Some(path), ..) => {
@@ -199,6 +203,7 @@ impl BlkOptions {
                     backing: self.backing.clone(),
                     backing_format: self.backing_format.clone(),
                 };
+                stated = image.stated_raw();
                 image.backend()?
             }
             (None, None, Some(size), _) => Backend::Memory(size),
@@ -209,6 +214,7 @@ impl BlkOptions {
             (None, fd) => format!("{CONNECTED}{}", fd.unwrap_or(-1)).into(),
         };
         let spec = DiskSpec {
+            format: stated,
             queues: self.num_queues,
             read_only: self.read_only,
             serial: self.serial.clone(),

@@ -12,7 +12,7 @@ use super::SrDatapath;
 use crate::ringway_io::DatapathError;
 use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
 use crate::ringway_io::rpc_client::{RpcCall, is, nonsense, typed};
-use crate::ringway_io::served_devices::{retry_for_earlier_version, warn_without_shares};
+use crate::ringway_io::served_devices::{retry_attach, warn_without_shares};
 use crate::ringway_io::spec_store::SpecStore;
 
 /// State of a disk that already exists at an attach.
@@ -42,7 +42,7 @@ impl SrDatapath {
             let refused = match self.rpc_client.call(rpc_call, note).await {
                 Ok(reply) => return typed(method, reply),
                 Err(refused) if is(&refused, code::WRONG_STATE) => refused,
-                Err(refused) if retry_for_earlier_version(&refused, &mut params) => continue,
+                Err(refused) if retry_attach(&refused, &mut params) => continue,
                 Err(error) => return Err(error),
             };
             match self.there(spec).await? {

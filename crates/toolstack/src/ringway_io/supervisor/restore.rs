@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Supervisor, WatchedProcess};
 use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
-use crate::ringway_io::served_devices::{ServedDevice, retry_for_earlier_version};
+use crate::ringway_io::served_devices::{ServedDevice, retry_attach};
 use crate::ringway_io::{ATTACH_DEADLINE, DatapathError};
 
 /// First pause before a retry. Each further pause doubles.
@@ -126,7 +126,7 @@ impl<T: ServedDevice> Supervisor<T> {
                 {
                     sleep(BUSY_PAUSE).await;
                 }
-                Err(refused) if in_time && retry_for_earlier_version(&refused, &mut params) => {}
+                Err(refused) if in_time && retry_attach(&refused, &mut params) => {}
                 // An adopted worker already serves it.
                 Err(DatapathError::Refused { source, .. }) if source.code == code::WRONG_STATE => {
                     return Ok(());

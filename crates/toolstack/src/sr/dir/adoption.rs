@@ -18,6 +18,7 @@ use super::record::{self, ImageName, Record};
 use super::scan::ReadRecords;
 use super::tree::record_name;
 use crate::sr::SrError;
+use crate::sr::file_system::other_image;
 use crate::sr::foreign::{ForeignFile, ForeignImage, ForeignVolume, MAX_FOREIGN_FILES};
 
 /// Name of the journal.
@@ -86,12 +87,36 @@ impl SrDirectory<'_> {
             (FileType::RegularFile, Some(_)) if stat.st_nlink > 1 => {
                 "it has another name, too (a hard link): a guest would write both"
             }
-            (FileType::RegularFile, Some(format)) => return Ok(Some(Ok(format))),
+            (FileType::RegularFile, Some(format)) => {
+                let refusal =
+                    if format == ImageFormat::Raw { self.no_raw_file(name)? } else { None };
+                return Ok(Some(refusal.map_or(Ok(format), Err)));
+            }
             (FileType::RegularFile, None) => "its name does not end with .raw, .qcow2 or .vhd",
             (FileType::Symlink, Some(_)) => "it is a link",
             _ => return Ok(None),
         };
         Ok(Some(Err(problem.to_owned())))
+    }
+
+    /// Returns the reason why a file is no raw image, whatever its name says.
+    fn no_raw_file(&self, name: &str) -> Result<Option<String>, SrError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => std::fs::File::from(fd),
+            Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
+            Err(error) => return Err(self.os("open", name, error)),
+        };
+        let found = other_image(&file).map_err(|error| self.failed("read", name, 0, error))?;
+        Ok(found.map(|signature| {
+            let to_raw = signature.to_raw(&name).unwrap_or_default();
+            format!(
+                "it begins like {}: give it the name of its format, or convert it (`{to_raw}`). If \
+                 it is a raw disk whose guest has written that, import it \
+                 (xe vdi-import format=raw)",
+                signature.title()
+            )
+        }))
     }
 
     /// Makes volumes of foreign files, and gives the files their new names.

@@ -8,7 +8,7 @@ use std::path::Path;
 use model::id::{SrId, Uuid, VdiId};
 use model::image::ImageFormat;
 
-use crate::sr::file_system::{names, os, space};
+use crate::sr::file_system::{names, os, other_image, space};
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
@@ -39,8 +39,25 @@ pub(crate) fn scan(place: &Path, sr: SrId) -> Result<(Space, Vec<Volume>), SrErr
 /// It does not exist, or the directory cannot be read.
 pub(crate) fn find(place: &Path, sr: SrId, vdi: VdiId) -> Result<Volume, SrError> {
     let name = iso_names(place)?.into_iter().find(|name| id(sr, name) == vdi);
+    if let Some(name) = &name {
+        check_content(&place.join(name))?;
+    }
     let found = name.map(|name| volume(place, sr, name)).transpose()?.flatten();
     found.ok_or(SrError::NoVolume(vdi))
+}
+
+/// Refuses a file that begins like the image of a disk: no guest writes to a CD, so it is one.
+fn check_content(path: &Path) -> Result<(), SrError> {
+    let opened = match fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened,
+    };
+    let found = opened.and_then(|file| other_image(&file));
+    let Some(signature) = found.map_err(|error| os("read", path, error))? else { return Ok(()) };
+    let (path, to_raw) = (path.display(), signature.to_raw(&path.display()).unwrap_or_default());
+    let title = signature.title();
+    let why = format!("{path} is no CD, it begins like {title}: convert it (`{to_raw}`)");
+    Err(crate::sr::places::location(why))
 }
 
 /// Returns the id of a file in an SR.
@@ -107,6 +124,9 @@ mod tests {
         assert_eq!(find(place, sr, volumes[1].vdi).unwrap(), volumes[1]);
         let other = SrId(Uuid::from_random([2; 16]));
         assert!(matches!(find(place, other, volumes[1].vdi), Err(SrError::NoVolume(_))));
+        fs::write(place.join("latest.iso"), b"QFI\xfb").unwrap();
+        let refused = find(place, sr, volumes[1].vdi).unwrap_err().to_string();
+        assert!(refused.contains("begins like a qcow2 image: convert it (`qemu-img"), "{refused}");
         fs::remove_file(place.join("latest.iso")).unwrap();
         assert!(matches!(find(place, sr, volumes[1].vdi), Err(SrError::NoVolume(_))));
         let missing = place.join("none");

@@ -71,6 +71,21 @@ async fn a_disk_from_attach_to_detach() {
 }
 
 #[tokio::test]
+async fn a_disk_whose_guest_wrote_a_header_is_attached() {
+    let host = Host::new();
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    let spec = host.disk("d");
+    let image = spec.backend.files().next().and_then(FileRef::path).unwrap();
+    let mut bytes = std::fs::read(image).unwrap();
+    bytes[..4].copy_from_slice(b"QFI\xfb");
+    std::fs::write(image, bytes).unwrap();
+    let reply = io.attach(&spec).await.unwrap();
+    assert!(reply.notes[0].contains("begins like a qcow2 image"), "{:?}", reply.notes);
+    daemon.end(sr()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_daemon_that_starts_finds_what_runs() {
     let host = Host::new();
     let before = host.daemon();

@@ -39,6 +39,9 @@ fn names_state_what_files_are() {
     for name in ["a.qcow2", "b.VHD", "notes", "c.raw", ".hidden.raw", &qcow2(2), &qcow2(1)] {
         file(&dir, name, "");
     }
+    for (name, head) in [("g.raw", "conectix"), ("h.raw", "KDMV"), ("i.raw", "LUKS\u{ba}")] {
+        file(&dir, name, head);
+    }
     std::fs::hard_link(dir.path().join("c.raw"), dir.path().join("d.raw")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", dir.path().join("e.raw")).unwrap();
     std::fs::create_dir(dir.path().join("f.raw")).unwrap();
@@ -47,7 +50,8 @@ fn names_state_what_files_are() {
         .iter()
         .map(|one| {
             let word = |why: &String| {
-                let word = ["hard link", "end with", "a link", "exists"];
+                let word =
+                    ["hard link", "end with", "a link", "exists", "a vhd image", "a VMDK image"];
                 word.into_iter().find(|word| why.contains(word)).unwrap()
             };
             (one.name.as_str(), one.format.as_ref().map(|format| format.name()).map_err(word))
@@ -61,6 +65,9 @@ fn names_state_what_files_are() {
         ("c.raw".into(), Err("hard link")),
         ("d.raw".into(), Err("hard link")),
         ("e.raw".into(), Err("a link")),
+        ("g.raw".into(), Err("a vhd image")),
+        ("h.raw".into(), Err("a VMDK image")),
+        ("i.raw".into(), Ok("raw")),
         ("notes".into(), Err("end with")),
     ];
     expected.sort();
