@@ -28,16 +28,22 @@ const TEXT_CHARS: usize = 256;
 const ADDRESSES_MAX: usize = 16;
 
 /// Session with the agent.
+#[derive(Debug)]
 pub(super) struct AgentSession {
     lines: JsonLines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
 
 impl AgentSession {
-    /// Begins a session. Skips the agent's answers to earlier sessions.
-    async fn begin(domain: &Domain) -> Result<Self, HvError> {
+    /// Begins a session over the connection that the last one left, or a new one.
+    async fn begin(domain: &Domain, left: Option<Self>) -> Result<Self, HvError> {
         // Each domain has its own id, so that no earlier answer matches.
         let id = u64::from(domain.process.id()) << 32 | u64::from(domain.record.domid().0);
+        if let Some(mut left) = left
+            && left.sync(id).await.is_ok()
+        {
+            return Ok(left);
+        }
         Self::over(connect(domain.dir.agent()).await?, id).await
     }
 
@@ -45,14 +51,20 @@ impl AgentSession {
     pub(super) async fn over(stream: UnixStream, id: u64) -> Result<Self, HvError> {
         let (reader, writer) = stream.into_split();
         let mut agent_session = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
-        agent_session.say("guest-sync-delimited", json!({ "id": id })).await?;
+        agent_session.sync(id).await?;
+        Ok(agent_session)
+    }
+
+    /// Skips the agent's answers to earlier sessions.
+    async fn sync(&mut self, id: u64) -> Result<(), HvError> {
+        self.say("guest-sync-delimited", json!({ "id": id })).await?;
         for _ in 0..STALE_MAX {
-            let line = agent_session.lines.next_text().await.map_err(QemuError::from)?;
+            let line = self.lines.next_text().await.map_err(QemuError::from)?;
             // A byte that is invalid in text precedes the answer.
             let (_, answer) = line.rsplit_once('\u{fffd}').unwrap_or(("", &line));
             let answer: Value = serde_json::from_str(answer).unwrap_or_default();
             if answer.get("return").and_then(Value::as_u64) == Some(id) {
-                return Ok(agent_session);
+                return Ok(());
             }
         }
         Err(refused("guest-sync-delimited", "it sent another answer"))
@@ -81,30 +93,38 @@ fn refused(command: &str, why: &str) -> HvError {
 /// Runs a session within its usual deadline.
 pub(super) async fn talking<T>(
     domain: &Domain,
-    talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
+    talk: impl AsyncFnOnce(&mut AgentSession) -> Result<T, HvError>,
 ) -> Result<T, HvError> {
     talking_for(domain, TALK_DEADLINE, talk).await
 }
 
 /// Runs a session within this deadline. It must begin within the usual one. Only one session runs at
 /// a time.
+///
+/// The connection stays open after a session that succeeded: while no host is connected, an agent looks
+/// for one ten times a second, which costs an idle guest more CPU time than all else.
 pub(super) async fn talking_for<T>(
     domain: &Domain,
     after: Duration,
-    talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
+    talk: impl AsyncFnOnce(&mut AgentSession) -> Result<T, HvError>,
 ) -> Result<T, HvError> {
-    let _alone = domain.agent.lock().await;
+    let mut open = domain.agent.lock().await;
     let late = |after| move |_| HvError::Late { what: "the guest's agent".into(), after };
+    let left = open.take();
     let talk = async {
-        let begun = timeout(TALK_DEADLINE, AgentSession::begin(domain)).await;
-        talk(begun.map_err(late(TALK_DEADLINE))??).await
+        let begun = timeout(TALK_DEADLINE, AgentSession::begin(domain, left)).await;
+        let mut agent_session = begun.map_err(late(TALK_DEADLINE))??;
+        let outcome = talk(&mut agent_session).await?;
+        Ok::<_, HvError>((outcome, agent_session))
     };
-    timeout(after, talk).await.map_err(late(after))?
+    let (outcome, agent_session) = timeout(after, talk).await.map_err(late(after))??;
+    *open = Some(agent_session);
+    Ok(outcome)
 }
 
 /// Requests a shutdown in the agent's `mode`. On success the agent does not answer.
 pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError> {
-    talking(domain, async |mut agent_session| {
+    talking(domain, async |agent_session| {
         agent_session.say("guest-shutdown", json!({ "mode": mode })).await
     })
     .await
@@ -114,7 +134,7 @@ pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError>
 /// part empty.
 pub(super) async fn seen(domain: &Domain) -> Result<GuestInfo, HvError> {
     let nics = addresses(domain).await?;
-    talking(domain, async |mut agent_session| {
+    talking(domain, async |agent_session| {
         let info = agent_session.ask("guest-info").await?;
         let system = agent_session.ask("guest-get-osinfo").await.unwrap_or_default();
         let networks = agent_session.ask("guest-network-get-interfaces").await.unwrap_or_default();

@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::time::timeout;
 
+use super::agent::AgentSession;
 use super::device_ids::{AGENT, Device};
 use super::process::Process;
 use super::rundir::{DomainRecord, RunDir};
@@ -53,8 +54,8 @@ pub(super) struct Domain {
     expected: AtomicBool,
     /// Devices whose removal a call waits for.
     awaited: Mutex<BTreeSet<Device>>,
-    /// Lock of the agent: one session at a time.
-    pub(super) agent: AsyncMutex<()>,
+    /// Lock of the agent, one session at a time, with the connection that the last one left open.
+    pub(super) agent: AsyncMutex<Option<AgentSession>>,
 }
 
 impl Domain {

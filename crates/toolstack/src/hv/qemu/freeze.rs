@@ -45,7 +45,7 @@ pub(super) async fn thaw_left(domain: &Domain) {
 }
 
 async fn ask(domain: &Domain, command: &str, deadline: Duration) -> Result<(), HvError> {
-    let talk = talking_for(domain, deadline, async |mut agent_session| {
+    let talk = talking_for(domain, deadline, async |agent_session| {
         agent_session.ask(command).await.map(drop)
     });
     talk.await

@@ -54,7 +54,7 @@ async fn reported(domain: &Domain, vbd: VbdId) -> Result<Vec<String>, HvError> {
 }
 
 async fn mounted(
-    mut agent_session: AgentSession,
+    agent_session: &mut AgentSession,
     disk: GuestPciAddress,
 ) -> Result<Vec<String>, HvError> {
     Ok(mount_points(&agent_session.ask("guest-get-fsinfo").await?, disk))
@@ -175,7 +175,7 @@ mod tests {
 
     async fn asks(bytes: Vec<u8>) -> Result<Vec<String>, HvError> {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let session = async { mounted(AgentSession::over(ours, 7).await?, DISK).await };
+        let session = async { mounted(&mut AgentSession::over(ours, 7).await?, DISK).await };
         tokio::select! {
             outcome = session => outcome,
             () = fake_agent(theirs, bytes) => unreachable!(),

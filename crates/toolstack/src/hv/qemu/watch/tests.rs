@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use model::plan::GuestRequest;
 
 use super::*;
+use crate::hv::qemu::agent;
 use crate::hv::qemu::domain::SILENT_AFTER;
 use crate::hv::qemu::guest_request;
 use crate::hv::qemu::rundir::{DomainRecord, RunDir};
@@ -253,4 +254,41 @@ fn reasons_are_ends() {
     assert_eq!(shutdown(Some("guest-panic")), DomainExit::Panicked);
     assert_eq!(shutdown(Some("guest-reset")), DomainExit::Rebooted);
     assert_eq!(shutdown(None), DomainExit::PoweredOff);
+}
+
+/// While no host is connected, the agent of an idle guest looks for one all the time.
+#[tokio::test]
+async fn the_agent_keeps_its_connection() {
+    let fake = Fake::new();
+    let agent = UnixListener::bind(fake.domain.dir.agent()).unwrap();
+    let talks = || {
+        let domain = Arc::clone(&fake.domain);
+        tokio::spawn(async move {
+            agent::talking(&domain, async |session| session.ask("guest-info").await).await
+        })
+    };
+    let mut talk = None;
+    for end in [false, false, true] {
+        let asked = talks();
+        let mut open = match talk.take() {
+            Some(open) => open,
+            None => {
+                let (reader, writer) = soon(agent.accept()).await.unwrap().0.into_split();
+                Talk { lines: JsonLines::new(reader, 4096), writer }
+            }
+        };
+        let sync = soon(open.lines.next_json()).await.unwrap();
+        // An answer that nobody awaits any more precedes it.
+        open.say("{\"return\":{}}").await;
+        open.say(&json!({ "return": sync["arguments"]["id"] }).to_string()).await;
+        assert_eq!(soon(open.lines.next_json()).await.unwrap()["execute"], "guest-info");
+        open.say(if end { "{\"error\":{\"desc\":\"no\"}}" } else { "{\"return\":{}}" }).await;
+        assert_eq!(soon(asked).await.unwrap().is_err(), end);
+        talk = Some(open);
+    }
+    // A session that failed leaves nothing, and a connection that broke is made anew.
+    talk.unwrap().until_closed().await;
+    let asked = talks();
+    drop(soon(agent.accept()).await.unwrap());
+    soon(asked).await.unwrap().unwrap_err();
 }
