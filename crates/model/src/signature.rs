@@ -14,7 +14,7 @@ pub const HEAD_BYTES: usize = 128;
 /// from then on is the guest's business.
 pub const MARK: &str = "user.ringway.raw";
 
-/// What a file is that begins with a signature.
+/// Content that the first bytes of a file suggest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
     /// Image that can be served in its own format.

@@ -210,7 +210,7 @@ codes! {
     PIF_DOES_NOT_ALLOW_UNPLUG pif_does_not_allow_unplug(pif);
     /// A device of a machine is plugged into this network.
     VIF_IN_USE vif_in_use(network, vif);
-    /// This is no Ethernet address for one device.
+    /// This is no Ethernet address for one device. One is written as six bytes: 02:00:00:00:00:01.
     MAC_INVALID mac_invalid(mac);
 
     /// Machines cannot be started on this host now. Enable it first.

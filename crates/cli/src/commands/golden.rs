@@ -147,7 +147,7 @@ impl Status {
         let all = served(&self.sockets).await?;
         if self.json {
             let rows = all.iter().map(
-                |one| json!({"control": one.control, "disks": one.disks, "golden": one.golden}),
+                |one| json!({"control": one.control.display().to_string(), "disks": one.disks, "golden": one.golden}),
             );
             return print(&Value::Array(rows.collect()).to_string());
         }
@@ -189,7 +189,8 @@ impl Import {
         let text = std::fs::read(&self.file).with_context(|| format!("cannot read {file}"))?;
         let boot_set: BootSet = serde_json::from_slice(&text)
             .with_context(|| format!("{file} is no boot set that `boot-set export` has printed"))?;
-        let import = json!(GoldenImport { cache: std::path::absolute(&self.cache)?, boot_set });
+        let import = GoldenImport { cache: std::path::absolute(&self.cache)?, boot_set };
+        let import = serde_json::to_value(import).context("--cache")?;
         with_ringway_io(self.control.as_deref(), async |connection, _| {
             connection.call("golden.import_boot_set", import, DEADLINE).await?;
             Ok(())

@@ -95,12 +95,32 @@ pub(crate) fn select(
     let meant = |record: &Record| {
         let is_named = named
             .is_none_or(|name| record.text("uuid") == name || record.text("name_label") == name);
-        is_named
-            && filter.admits(record, xe.tables())
-            && !never.iter().any(|never| never.admits(record, xe.tables()))
+        is_named && filter.admits(record, xe.tables())
     };
-    let records = records.into_iter().filter(|(_, record)| meant(record));
-    Ok(records.map(|(reference, record)| Selected { reference, record }).collect())
+    let is_never = |(_, record): &(String, Record)| {
+        never.iter().any(|never| never.admits(record, xe.tables()))
+    };
+    let meant = records.into_iter().filter(|(_, record)| meant(record));
+    let (never, found): (Vec<_>, Vec<_>) = meant.partition(is_never);
+    let is_one = named.is_some() || params.get("uuid").is_some();
+    match never.first().filter(|_| found.is_empty() && is_one) {
+        Some((_, other)) => Err(no_machine(other.text("name_label"), other.flag("is_a_template"))),
+        None => {
+            let found = found.into_iter();
+            Ok(found.map(|(reference, record)| Selected { reference, record }).collect())
+        }
+    }
+}
+
+/// Returns the error for a name that is not that of a machine.
+fn no_machine(name: &str, is_template: bool) -> XeError {
+    XeError::error(match is_template {
+        true => format!(
+            "No matching VMs found: {name} is a template. vm-install makes a VM of it, and \
+             template-param-set is-a-template=false makes it a VM"
+        ),
+        false => format!("No matching VMs found: {name} is the control domain of the host"),
+    })
 }
 
 /// Checks that all parameters are columns. An unknown parameter is an error, not a filter that

@@ -42,12 +42,16 @@ const NOT_HERE: [&str; 33] = [
     "vusb",
 ];
 
+/// Other commands of XenServer that do not exist here, with blanks between.
+const NAMES_NOT_HERE: &str = include_str!("not_here.txt");
+
 /// Returns the text for an unknown command: what is meant, or that Ringway does not have it.
 pub(crate) fn text(command: &str) -> String {
     let is_part = |part: &str| {
         command.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
-    if NOT_HERE.iter().any(|part| is_part(part)) {
+    let is_named = NAMES_NOT_HERE.split_whitespace().any(|name| name == command);
+    if is_named || NOT_HERE.iter().any(|part| is_part(part)) {
         return format!("Unknown command: {command}; XenServer has it, Ringway does not");
     }
     match nearest(command) {
@@ -109,7 +113,7 @@ mod tests {
         ] {
             assert_eq!(text(typed), format!("Unknown command: {typed}; did you mean {meant}?"));
         }
-        for typed in ["pool-ha-enable", "vgpu-list", "patch-upload"] {
+        for typed in ["pool-ha-enable", "vgpu-list", "patch-upload", "vm-export", "host-dmesg"] {
             assert!(text(typed).ends_with("XenServer has it, Ringway does not"), "{typed}");
         }
         for typed in ["x", "make-coffee", &"v".repeat(10_000)] {
@@ -121,6 +125,7 @@ mod tests {
     fn what_is_not_here_is_no_command() {
         for (name, _) in commands::all() {
             assert!(!NOT_HERE.contains(&&*name), "{name}");
+            assert!(!NAMES_NOT_HERE.split_whitespace().any(|other| other == name), "{name}");
         }
     }
 

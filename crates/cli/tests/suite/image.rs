@@ -46,6 +46,33 @@ fn an_image_is_created_shown_checked_and_mapped_without_a_running_ringway_io() {
     assert_eq!(left.len(), 2, "the private ringway-io leaves nothing: {left:?}");
 }
 
+/// JSON carries UTF-8 only, and calls are JSON.
+#[test]
+fn a_path_that_is_not_utf_8_is_an_error() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let outside = tempfile::tempdir().unwrap();
+    let dir = outside.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("a"), [7; 4096]).unwrap();
+    for words in [
+        "info a --format raw",
+        "check a --format qcow2",
+        "map a --format qcow2",
+        "create b 1M --format qcow2",
+        "convert a b --format raw --to qcow2",
+        "resize a 8K --format raw",
+    ] {
+        let output = image(&dir, words);
+        assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");
+        assert!(stderr(&output).contains("UTF-8"), "{words}: {output:?}");
+    }
+    let mut command = Command::new(RINGWAY);
+    command.args(["calibrate", "."]).current_dir(&dir).env("XDG_RUNTIME_DIR", outside.path());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("UTF-8"), "{output:?}");
+}
+
 #[test]
 fn the_exit_code_says_what_a_check_found() {
     let dir = tempfile::tempdir().unwrap();

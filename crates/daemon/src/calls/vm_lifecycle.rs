@@ -5,9 +5,10 @@ use std::sync::Arc;
 use model::plan::MachineOp;
 use model::refusal::Refusal;
 use model::vbd::VbdOp;
+use model::vdi::automaton::Access;
 use model::vm::{PowerState, Strictness, VmOp};
 use toolstack::machines::OpError;
-use xenapi::table::{host, vm};
+use xenapi::table::{host, vbd, vm};
 use xenapi::{ApiError, codes};
 
 use crate::app::AppState;
@@ -23,7 +24,7 @@ use crate::ops::run::{
     no_slow_precheck, run_vm_op,
 };
 use crate::records::boot_times::record_boot_times;
-use crate::records::fields::{flag, references};
+use crate::records::fields::{flag, reference, references};
 use crate::records::machine_config::makes_domain;
 use crate::records::{bootable, machine_config};
 
@@ -230,8 +231,8 @@ fn enabled(view: &View<'_>) -> Result<(), ApiError> {
 
 type Checked = Result<(), Refusal>;
 
-/// Checks that every VBD can be attached. The error names the first one that cannot. `counts`
-/// filters refusals.
+/// Checks that every VBD can be attached, all at once. The error names the first one that cannot.
+/// `counts` filters refusals.
 fn disks(
     view: &View<'_>,
     machine: &Ref,
@@ -239,9 +240,18 @@ fn disks(
 ) -> Result<(), (Ref, Refusal)> {
     let of_machine = |error| (machine.clone(), gone(error));
     let vm = facts::vm(view, machine).map_err(of_machine)?;
+    let mut used = Vec::new();
     for slot in references(view, machine, vm::Field::VBDs).map_err(of_machine)? {
         let facts = facts::vbd(view, &slot).map_err(of_machine)?;
-        let checked = model::vbd::check(VbdOp::Attach, &facts, &vm, Strictness::Lenient);
+        let mut checked = model::vbd::check(VbdOp::Attach, &facts, &vm, Strictness::Lenient);
+        let disk = reference(view, &slot, vbd::Field::VDI).map_err(of_machine)?;
+        let is_written = facts.mode == Access::Rw;
+        let beside = |(other, writes): &(Ref, bool)| *other == disk && (*writes || is_written);
+        if facts.vdi.is_some_and(|vdi| !vdi.sharable) {
+            let in_use = if used.iter().any(beside) { Err(Refusal::VdiInUse) } else { Ok(()) };
+            checked = checked.and(in_use);
+            used.push((disk, is_written));
+        }
         counts(checked).map_err(|refusal| (slot, refusal))?;
     }
     Ok(())

@@ -183,6 +183,13 @@ async fn a_disk_is_written_by_one_machine() {
     sim_host.done("VM.hard_shutdown", [other.value()]).await;
     let refused = sim_host.refused("VM.start", [other.value(), no(), no()]).await;
     assert_eq!(refused, ["VDI_IN_USE", disk.as_str(), "attach"]);
+    // Two slots of one machine are two writers, too.
+    sim_host.done("VM.hard_shutdown", [one.value()]).await;
+    let twice = sim_host.made("VBD.create", [sim_host.slot(&one, Some(&disk), "Disk")]).await;
+    let refused = sim_host.refused("VM.start", [one.value(), no(), no()]).await;
+    assert_eq!(refused, ["VDI_IN_USE", disk.as_str(), "attach"]);
+    sim_host.done("VBD.destroy", [twice.value()]).await;
+    sim_host.done("VM.start", [one.value(), no(), no()]).await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use model::image::{
 use model::image_stream::{ImageCopy, ImageImported};
 use serde_json::json;
 
+use super::rpc_connection::written;
 use super::{DatapathError, RpcConnection};
 
 /// Time between the deadline of a call and the latest arrival of its answer.
@@ -25,7 +26,7 @@ impl RpcConnection {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn image_info(&mut self, query: &ImageQuery) -> Result<ImageInfo, DatapathError> {
-        self.typed("image.info", json!(query), wait(query.deadline_s)).await
+        self.typed("image.info", written("image.info", query)?, wait(query.deadline_s)).await
     }
 
     /// Calls `image.check`.
@@ -36,7 +37,7 @@ impl RpcConnection {
         &mut self,
         check: &ImageCheck,
     ) -> Result<ImageCheckReport, DatapathError> {
-        self.typed("image.check", json!(check), wait(check.deadline_s)).await
+        self.typed("image.check", written("image.check", check)?, wait(check.deadline_s)).await
     }
 
     /// Calls `image.map`.
@@ -44,7 +45,7 @@ impl RpcConnection {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn image_map(&mut self, map: &ImageMap) -> Result<ImageMapReply, DatapathError> {
-        self.typed("image.map", json!(map), wait(map.deadline_s)).await
+        self.typed("image.map", written("image.map", map)?, wait(map.deadline_s)).await
     }
 
     /// Calls `image.create`.
@@ -52,7 +53,8 @@ impl RpcConnection {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn image_create(&mut self, create: &ImageCreate) -> Result<ImageInfo, DatapathError> {
-        self.typed("image.create", json!(create), wait(DEFAULT_IMAGE_DEADLINE_S)).await
+        self.typed("image.create", written("image.create", create)?, wait(DEFAULT_IMAGE_DEADLINE_S))
+            .await
     }
 
     /// Calls `image.convert`.
@@ -63,7 +65,8 @@ impl RpcConnection {
         &mut self,
         convert: &ImageConvert,
     ) -> Result<ImageInfo, DatapathError> {
-        self.typed("image.convert", json!(convert), wait(convert.deadline_s)).await
+        self.typed("image.convert", written("image.convert", convert)?, wait(convert.deadline_s))
+            .await
     }
 
     /// Calls `image.copy`.
@@ -71,7 +74,7 @@ impl RpcConnection {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn image_copy(&mut self, copy: &ImageCopy) -> Result<ImageImported, DatapathError> {
-        self.typed("image.copy", json!(copy), wait(copy.deadline_s)).await
+        self.typed("image.copy", written("image.copy", copy)?, wait(copy.deadline_s)).await
     }
 
     /// Calls `image.snapshot`.
@@ -82,7 +85,12 @@ impl RpcConnection {
         &mut self,
         snapshot: &ImageSnapshotCall,
     ) -> Result<ImageInfo, DatapathError> {
-        self.typed("image.snapshot", json!(snapshot), wait(DEFAULT_IMAGE_DEADLINE_S)).await
+        self.typed(
+            "image.snapshot",
+            written("image.snapshot", snapshot)?,
+            wait(DEFAULT_IMAGE_DEADLINE_S),
+        )
+        .await
     }
 
     /// Calls `image.resize`.
@@ -90,7 +98,7 @@ impl RpcConnection {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn image_resize(&mut self, resize: &ImageResize) -> Result<ImageInfo, DatapathError> {
-        self.typed("image.resize", json!(resize), wait(resize.deadline_s)).await
+        self.typed("image.resize", written("image.resize", resize)?, wait(resize.deadline_s)).await
     }
 
     /// Calls `image.progress`.

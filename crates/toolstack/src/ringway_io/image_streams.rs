@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use model::image_stream::{ImageExport, ImageImport, ImageImported, MAX_FRAME_BYTES};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::rpc_client::typed;
+use super::rpc_connection::written;
 use super::{DatapathError, RpcConnection};
 
 /// Longest wait until a `ringway-io` has opened the images of a disk and knows what it sends. With
@@ -92,7 +93,7 @@ impl ExportStream {
     pub(super) async fn open(control: &Path, export: ImageExport) -> Result<Self, DatapathError> {
         let door = Door::open(control)?;
         let deadline = Duration::from_secs(export.deadline_s.into()) + ANSWER_GRACE;
-        let params = json!(ImageExport { stream: door.path.clone(), ..export });
+        let params = written("image.export", &ImageExport { stream: door.path.clone(), ..export })?;
         let (mut stream, mut call) = door.call(control, "image.export", params, deadline).await?;
         let mut head = [0; 8];
         if let Err(source) = stream.read_exact(&mut head).await {
@@ -152,7 +153,7 @@ impl ImportStream {
     pub(super) async fn open(control: &Path, import: ImageImport) -> Result<Self, DatapathError> {
         let door = Door::open(control)?;
         let deadline = Duration::from_secs(import.deadline_s.into()) + ANSWER_GRACE;
-        let params = json!(ImageImport { stream: door.path.clone(), ..import });
+        let params = written("image.import", &ImageImport { stream: door.path.clone(), ..import })?;
         let (stream, call) = door.call(control, "image.import", params, deadline).await?;
         Ok(Self { stream, call, outcome: None })
     }

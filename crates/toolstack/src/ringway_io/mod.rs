@@ -107,6 +107,14 @@ pub enum DatapathError {
         /// Reason.
         why: String,
     },
+    /// The parameters of a call have no JSON form.
+    #[error("the parameters of {what} cannot be sent: {why}; rename that file or directory")]
+    NoJson {
+        /// Method of the call.
+        what: String,
+        /// Reason.
+        why: String,
+    },
     /// The process answered with an error.
     #[error("{what} was refused")]
     Refused {

@@ -237,8 +237,8 @@ impl RpcConnection {
     }
 }
 
-/// Serializes a specification as the parameters of `what`.
-fn written(what: &str, spec: &impl Serialize) -> Result<Value, DatapathError> {
+/// Serializes the parameters of `what`. A path that is not UTF-8 has no JSON form.
+pub(super) fn written(what: &str, spec: &impl Serialize) -> Result<Value, DatapathError> {
     serde_json::to_value(spec)
-        .map_err(|error| DatapathError::Nonsense { what: what.into(), why: error.to_string() })
+        .map_err(|error| DatapathError::NoJson { what: what.into(), why: error.to_string() })
 }

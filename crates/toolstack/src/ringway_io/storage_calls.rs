@@ -8,6 +8,7 @@ use model::calibration::{
 };
 use serde_json::json;
 
+use super::rpc_connection::written;
 use super::{DatapathError, RpcConnection};
 
 /// Longest wait for a measurement beyond twice the time of its loads: writing of the scratch file.
@@ -25,7 +26,8 @@ impl RpcConnection {
         call: &Calibrate,
     ) -> Result<Calibration, DatapathError> {
         let loads = Duration::from_secs(call.load_seconds().into());
-        self.typed("storage.calibrate", json!(call), loads * 2 + SCRATCH).await
+        self.typed("storage.calibrate", written("storage.calibrate", call)?, loads * 2 + SCRATCH)
+            .await
     }
 
     /// Calls `storage.profile` for a folder.
@@ -34,7 +36,7 @@ impl RpcConnection {
     /// The errors of [`Self::call`].
     pub async fn storage_profile(&mut self, folder: &Path) -> Result<ProfileReply, DatapathError> {
         let query = ProfileQuery { path: folder.into() };
-        self.typed("storage.profile", json!(query), SHORT).await
+        self.typed("storage.profile", written("storage.profile", &query)?, SHORT).await
     }
 
     /// Calls `storage.progress`.

@@ -176,10 +176,20 @@ fn machines_are_selected() {
     assert!(world.server.calls().contains(&"Async.VM.hard_shutdown OpaqueRef:web".into()));
     assert_eq!(world.fails(&["vm-start", "vm=none"]), "Error: No matching VMs found\n");
     // Templates and the control domain are never selected.
-    for name in ["Other install media", "Control domain on host: one"] {
+    for (name, is) in [
+        ("Other install media", "a template. vm-install makes a VM of it"),
+        ("Control domain on host: one", "the control domain of the host"),
+    ] {
         let error = world.fails(&["vm-shutdown", &format!("vm={name}")]);
-        assert_eq!(error, "Error: No matching VMs found\n");
+        assert!(
+            error.starts_with(&format!("Error: No matching VMs found: {name} is {is}")),
+            "{error}"
+        );
     }
+    assert_eq!(
+        world.fails(&["vm-shutdown", "name-label=Other install media"]),
+        "Error: No matching VMs found\n"
+    );
     assert_eq!(
         world.fails(&["vm-shutdown"]),
         "Error: Multiple matches VMs found. --multiple required to complete the operation\n"
