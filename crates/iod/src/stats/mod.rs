@@ -98,6 +98,11 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         poll: served_disk.polling().mode,
         queues: spec.queues,
         queues_started: served_disk.queues_started(),
+        driver_starts: served_disk.driver_starts().map(|starts| model::report::DriverStarts {
+            count: starts.count,
+            first_seconds_ago: starts.first.elapsed().as_secs_f64(),
+            last_seconds_ago: starts.last.elapsed().as_secs_f64(),
+        }),
         connected: served_disk.is_connected(),
         features: served_disk.features(),
         alert: alert(served_disk),
