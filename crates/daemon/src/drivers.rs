@@ -69,12 +69,13 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
     for kind in DIR_TYPES {
         srs.push(Arc::new(DirDriver::new(kind, workers.clone(), usual.clone())));
     }
+    let folders = srs.clone();
     let slow = Arc::new(DirDriver::new(SLOW_DIR, workers.clone(), usual));
     srs.push(Arc::new(DelayedDriver::new(SLOW_DIR, slow)));
     srs.push(Arc::new(IsoDriver::new(workers.clone())));
     let io = Arc::new(IoDatapaths::new(&settings.run, launch));
     let usual_golden = settings.state.join(USUAL_GOLDEN);
-    srs.push(Arc::new(GoldenDriver::new(workers, io.clone(), usual_golden)));
+    srs.push(Arc::new(GoldenDriver::new(workers, io.clone(), usual_golden, folders)));
     // The state directory identifies the daemon, because two daemons of a host have different ones.
     let instance = settings.state.to_string_lossy();
     Ok(Drivers {

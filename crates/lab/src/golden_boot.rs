@@ -1,4 +1,4 @@
-//! `golden-boot`: machines that read the same boot trace from an image on a slow server.
+//! `golden-boot`: machines that read the same recorded boot from an image on a slow server.
 //!
 //! The server is a `ringway-io` that exports a disk over NBD. The disk is on a model of a storage with
 //! a latency and a limit of bytes. Each machine reads the trace in its order, one request at a time.
@@ -23,9 +23,12 @@ const RATE: u64 = 20_000_000;
 const LATENCY: Duration = Duration::from_millis(5);
 /// Size of the image, and bytes of a trace, with `--quick` and without.
 const IMAGE_BYTES: u64 = 1 << 30;
-const TRACE_BYTES: [u64; 2] = [1 << 20, 24 << 20];
+const TRACE_BYTES: [u64; 2] = [1 << 20, u64::MAX];
+/// Reads of a guest that booted Debian 12 with systemd from an ext4 disk of 1 GiB, up to its login:
+/// first sector and sectors, as QEMU's trace event `virtio_blk_handle_read` reported them.
+const TRACE: &str = include_str!("golden_boot/debian12.trace");
 /// Machines that boot at once, with `--quick` and without.
-const MACHINES: [&[usize]; 2] = [&[2], &[1, 8]];
+const MACHINES: [&[usize]; 2] = [&[2], &[1, 8, 50]];
 const SECTOR: u64 = 512;
 
 const SYSTEMS: [&str; 5] = ["apart", "cold", "boot-set", "warm", "qsd"];
@@ -81,8 +84,8 @@ impl Experiment for GoldenBoot {
             versions: versions(&[QSD], Some("ringway-io"))?,
             notes: vec![
                 format!(
-                    "A server of {} MB/s with {LATENCY:?}; a synthetic trace of {} reads with {} MiB, \
-                     the same for each machine.",
+                    "A server of {} MB/s with {LATENCY:?}; the {} reads with {} MiB of a boot of Debian \
+                     12, the same for each machine.",
                     RATE / 1_000_000,
                     trace.len(),
                     trace.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() >> 20
@@ -98,26 +101,20 @@ impl Experiment for GoldenBoot {
     }
 }
 
-/// Returns reads of a boot by sector and length in bytes: short runs of 4 to 64 KiB at a time, all over
-/// the image. Synthetic, and always the same.
+/// Returns the reads of a recorded boot by sector and length in bytes, up to this many bytes.
 fn trace(bytes: u64) -> Vec<(u64, u32)> {
-    let mut state = 2016u64;
-    let mut random = |below: u64| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
+    let mut left = bytes;
+    let read = |line: &str| {
+        let (sector, sectors) = line.split_once(' ')?;
+        let len = sectors.parse::<u32>().ok()? * SECTOR as u32;
+        Some((sector.parse().ok()?, len))
     };
-    let (mut reads, mut total) = (Vec::new(), 0);
-    while total < bytes {
-        let mut at = random(IMAGE_BYTES / 4096 - 512) * 4096;
-        for _ in 0..1 + random(16) {
-            let len = 4096 << random(5);
-            reads.push((at / SECTOR, len as u32));
-            at += len;
-            total += len;
-        }
-    }
-    reads
+    let fits = |(_, len): &(u64, u32)| {
+        let fits = left > 0;
+        left = left.saturating_sub(u64::from(*len));
+        fits
+    };
+    TRACE.lines().filter_map(read).take_while(fits).collect()
 }
 
 struct PreparedBoot {
@@ -256,5 +253,20 @@ impl Prepared for PreparedBoot {
             "qsd" => self.measure_daemons(&store, machines),
             system => self.measure_ringway(&store, system, machines),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_was_recorded_whole() {
+        let all = trace(u64::MAX);
+        assert_eq!(all.len(), TRACE.lines().count());
+        let end = |(sector, len): &(u64, u32)| sector * SECTOR + u64::from(*len);
+        assert!(all.iter().all(|read| end(read) <= IMAGE_BYTES && read.1 > 0));
+        assert!(trace(1 << 20).iter().map(|(_, len)| u64::from(*len)).sum::<u64>() >= 1 << 20);
+        assert!(trace(1 << 20).len() < all.len());
     }
 }

@@ -20,10 +20,21 @@ use std::time::Duration;
 
 use crate::id::VmId;
 
-/// Default number of machines that boot at the same time on a busy host.
+/// Default number of machines that boot at the same time on a busy host with many CPUs.
 pub const DEFAULT_PLACES: u16 = 25;
+/// Least default number. A boot also waits for storage.
+const LEAST_PLACES: u16 = 4;
+/// Machines that boot at the same time for each CPU.
+const PLACES_PER_CPU: u16 = 2;
 /// Least time after which a machine whose guest says nothing gives its place back.
 pub const BOOT_MAX: Duration = Duration::from_secs(60);
+
+/// Returns the default number of machines that boot at the same time on a busy host with this many CPUs.
+/// More of them than CPUs can run make each other slow, and the last one is ready no sooner.
+pub fn default_places(cpus: usize) -> u16 {
+    let cpus = u16::try_from(cpus).unwrap_or(u16::MAX);
+    cpus.saturating_mul(PLACES_PER_CPU).clamp(LEAST_PLACES, DEFAULT_PLACES)
+}
 
 /// Machines that boot, and those that wait for it.
 #[derive(Debug)]
@@ -110,6 +121,12 @@ mod tests {
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_small_host_boots_fewer_at_a_time() {
+        let places = [1, 2, 8, 13, 1 << 20].map(default_places);
+        assert_eq!(places, [4, 4, 16, 25, 25]);
     }
 
     #[test]

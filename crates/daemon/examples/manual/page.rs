@@ -23,6 +23,7 @@ machine = 10
 sr = 12
 # A step that takes longer gives its place on the host to another, in milliseconds.
 stuck-ms = 2000
+# VMs that boot at once while the host's CPUs are busy; usually two for each CPU, 4 to 25.
 boots = 25
 # Storage that does not answer has failed, in seconds; files of a directory have 30 s, or half of
 # it if that is more.

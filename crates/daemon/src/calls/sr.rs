@@ -56,7 +56,14 @@ pub(super) fn may_begin(ctx: &Ctx, args: &Args, op: SrOp) -> Result<(), ApiError
 /// Checks whether an operation of an SR may begin.
 pub(super) fn check(view: &View<'_>, place: &Ref, op: SrOp) -> Result<(), Refusal> {
     let in_use = ends(op) && facts::used_disk(view, place).is_some();
-    model::sr::check(op, &SrFacts { in_use, ..facts::sr(view, place).map_err(gone)? })
+    model::sr::check(op, &SrFacts { in_use, ..facts::sr(view, place).map_err(gone)? })?;
+    match op {
+        SrOp::Unplug => facts::cached_image(view, place).map_or(Ok(()), |user| {
+            let why = "has its cache in this one (cache-sr); unplug the PBD of that one first";
+            Err(Refusal::NotAllowed(format!("the storage repository {user} {why}")))
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether the operation makes the SR's VDIs unavailable.

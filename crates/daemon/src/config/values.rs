@@ -1,9 +1,12 @@
 //! Validates configured values and fills in defaults.
 
+use std::num::NonZero;
 use std::path::Path;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use model::admission::StepLimits;
+use model::boot_pace::default_places;
 use model::sizing::Sizing;
 use toolstack::cgroup::{INSTANCE, Weights, check_name};
 
@@ -22,12 +25,16 @@ pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<StepLimi
         host: written.worker_pool_size.unwrap_or(usual.host),
         machine: written.machine.unwrap_or(usual.machine),
         sr: written.sr.unwrap_or(usual.sr),
-        boots: written.boots.unwrap_or(usual.boots),
+        boots: written.boots.unwrap_or_else(usual_boots),
         stuck: written.stuck_ms.map_or(usual.stuck, Duration::from_millis),
         ..usual
     };
     limits.validate().map_err(|error| error.to_string())?;
     Ok(limits)
+}
+
+fn usual_boots() -> u16 {
+    default_places(available_parallelism().map_or(1, NonZero::get))
 }
 
 /// Checks that a time is between 1 s and [`TIME_MAX`], if it is given.

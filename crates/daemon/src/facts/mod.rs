@@ -18,7 +18,7 @@ use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Ref, View};
 
-pub use sr::{sr, used_disk};
+pub use sr::{cached_image, sr, used_disk};
 pub use vbd::{vbd, vbd_with};
 pub use vdi::vdi;
 pub(crate) use vdi::{FORMAT, RESET, access, resets};

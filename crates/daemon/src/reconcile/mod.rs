@@ -51,7 +51,7 @@ use crate::db::{Ref, View};
 use crate::ops::message::{MessageDraft, create_message};
 use crate::ops::pending_op::PendingOp;
 use crate::ops::run::{OpCaller, VmOpRequest, run_vm_op};
-use crate::records::boot_times::record_boot_times;
+use crate::records::boot_times::{record_boot_stages, record_boot_times};
 use crate::records::fields::int;
 use crate::records::machine_config;
 use guest_poller::GuestPoller;
@@ -201,6 +201,7 @@ async fn follow(app: Arc<AppState>, guests: Arc<GuestPoller>, mut events: Receiv
                     app.machines.guest_ready(vm);
                     record_boot_times(&app, vm);
                     guests.ask(&app, vm);
+                    record_boot_stages(&app, vm).await;
                 }
             }
         });

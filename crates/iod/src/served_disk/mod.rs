@@ -98,6 +98,17 @@ struct FrontEnd {
     frozen: Option<Box<SessionState>>,
 }
 
+/// When drivers began to use a disk, since its front-end connected.
+#[derive(Debug, Clone, Copy)]
+pub struct DriverStartTimes {
+    /// Number of starts.
+    pub count: u64,
+    /// First start.
+    pub first: Instant,
+    /// Last start.
+    pub last: Instant,
+}
+
 /// Status that can be read without waiting.
 #[derive(Debug, Default)]
 struct DiskStatus {
@@ -106,6 +117,7 @@ struct DiskStatus {
     connected: AtomicBool,
     queues_started: AtomicU16,
     features: AtomicU64,
+    driver_starts: Mutex<Option<DriverStartTimes>>,
     stuck: Mutex<Option<StuckStorage>>,
     fence: Mutex<Option<Instant>>,
 }
@@ -266,6 +278,11 @@ impl ServedDisk {
     /// Returns the number of rings that the front-end has started.
     pub fn queues_started(&self) -> u16 {
         self.disk_status.queues_started.load(Ordering::Acquire)
+    }
+
+    /// Returns when drivers began to use the disk. `None` if none has.
+    pub fn driver_starts(&self) -> Option<DriverStartTimes> {
+        *lock(&self.disk_status.driver_starts)
     }
 
     /// Returns the virtio features that the front-end has acknowledged.

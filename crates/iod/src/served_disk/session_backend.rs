@@ -3,13 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use memory::{MemoryShare, Table};
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
 use virtq::QueueStart;
 
 use super::queues::{AbandonedQueues, StoppedRing};
-use super::{ServedDisk, lock};
+use super::{DriverStartTimes, ServedDisk, lock};
 
 /// Warning about a front-end without an in-flight region.
 const UNRECORDED: &str = "the front-end keeps no record of requests in flight: if this process \
@@ -28,6 +29,15 @@ impl DiskSessionBackend<'_> {
     pub(super) fn count(&self, queues: usize) {
         let count = u16::try_from(queues).unwrap_or(u16::MAX);
         self.served_disk.disk_status.queues_started.store(count, Ordering::Release);
+    }
+
+    /// Records that a driver has begun to use the disk.
+    fn driver_began(&self) {
+        let now = Instant::now();
+        let mut starts = lock(&self.served_disk.disk_status.driver_starts);
+        let first = DriverStartTimes { count: 0, first: now, last: now };
+        let before = starts.unwrap_or(first);
+        *starts = Some(DriverStartTimes { count: before.count + 1, last: now, ..before });
     }
 
     /// Forgets which rings are broken, because their driver is gone. The session does
@@ -73,8 +83,12 @@ impl Backend for DiskSessionBackend<'_> {
             tracing::info!(disk = self.served_disk.spec.id, "{UNRECORDED}");
         }
         let mut queues = self.served_disk.queues.lock();
+        let is_begin = queues.len() == 0;
         queues.start(start, self.session.clone())?;
         self.count(queues.len());
+        if is_begin {
+            self.driver_began();
+        }
         Ok(())
     }
 
@@ -121,6 +135,7 @@ impl Backend for DiskSessionBackend<'_> {
     fn disconnected(&mut self) {
         self.clear_broken_rings();
         lock(&self.served_disk.front_end).channel = None;
+        *lock(&self.served_disk.disk_status.driver_starts) = None;
         self.served_disk.disk_status.features.store(0, Ordering::Release);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use blk::Counts;
-use model::report::{DiskStats, OpCounts, ReactorStats, Stats};
+use model::report::{DiskStats, DriverStarts, OpCounts, ReactorStats, Stats};
 
 use crate::disk_registry::state;
 use crate::open_disk::reported;
@@ -81,6 +81,15 @@ fn names(pool: &Pool, served_disks: &[Arc<ServedDisk>]) -> Names {
     Names { disks: disks.collect(), reactors: reactors.collect() }
 }
 
+fn driver_starts(served_disk: &ServedDisk) -> Option<DriverStarts> {
+    let starts = served_disk.driver_starts()?;
+    Some(DriverStarts {
+        count: starts.count,
+        first_seconds_ago: starts.first.elapsed().as_secs_f64(),
+        last_seconds_ago: starts.last.elapsed().as_secs_f64(),
+    })
+}
+
 fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskStats {
     let (spec, device) = (served_disk.spec(), served_disk.device());
     let (stats, sums) = (device.stats(), requests::sums(device, names));
@@ -98,6 +107,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         poll: served_disk.polling().mode,
         queues: spec.queues,
         queues_started: served_disk.queues_started(),
+        driver_starts: driver_starts(served_disk),
         connected: served_disk.is_connected(),
         features: served_disk.features(),
         alert: alert(served_disk),

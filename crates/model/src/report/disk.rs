@@ -68,6 +68,17 @@ pub struct Fence {
     pub since_seconds: f64,
 }
 
+/// When drivers began to use a disk: a guest's firmware, then its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriverStarts {
+    /// Number of starts since the front-end connected.
+    pub count: u64,
+    /// Seconds since the first one.
+    pub first_seconds_ago: f64,
+    /// Seconds since the last one.
+    pub last_seconds_ago: f64,
+}
+
 /// Report of an NBD export of a disk. Counts start when the export is created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStats {
@@ -117,6 +128,9 @@ pub struct DiskStats {
     pub queues: u16,
     /// Number of queues that a front-end has started.
     pub queues_started: u16,
+    /// Starts by drivers. Absent if none has begun since this process serves the front-end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_starts: Option<DriverStarts>,
     /// Whether a front-end is connected.
     pub connected: bool,
     /// Acknowledged virtio feature bits.
@@ -265,6 +279,7 @@ impl DiskStats {
             poll: PollMode::default(),
             queues: 1,
             queues_started: 0,
+            driver_starts: None,
             connected: false,
             features: 0,
             alert: None,

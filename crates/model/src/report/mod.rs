@@ -19,7 +19,9 @@ mod stages;
 
 pub use broken_ring::{BrokenRing, RingKind};
 pub use counts::{Latency, OpCounts};
-pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, StorageErrors, Stuck};
+pub use disk::{
+    DiskState, DiskStats, DriverStarts, ExportStats, Fence, Geometry, StorageErrors, Stuck,
+};
 pub use golden::{GoldenStats, WarmPhase, WarmStats};
 pub use layers::LayerStats;
 pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};

@@ -55,6 +55,19 @@ pub fn boot_config() -> Result<NamedTempFile> {
     written.map_err(|e| Error::io("cannot write a configuration", e))
 }
 
+/// Returns the path of the initramfs for guests of 96 MiB, which has fewer programs.
+///
+/// # Errors
+/// As [`artifacts`]; [`Error::Missing`] if the guest was built without it.
+pub fn small_initramfs() -> Result<PathBuf> {
+    let small = artifacts()?.initramfs.with_file_name("small.img");
+    if small.is_file() {
+        return Ok(small);
+    }
+    let (program, next) = (small.display().to_string(), "run `make guest`".to_owned());
+    Err(Error::Missing { program, next })
+}
+
 /// Finds the files in a directory. Resolves the link to the current guest first, so that the files
 /// belong together: the builder may install a new guest at any time.
 fn find(dir: &Path) -> Option<Artifacts> {

@@ -57,7 +57,7 @@ use crate::process::{PROCESS_DEADLINE, Process};
 use crate::raw::guest::wait_readable;
 use console::{Console, Seen};
 
-pub use artifacts::{Artifacts, artifacts, boot_config};
+pub use artifacts::{Artifacts, artifacts, boot_config, small_initramfs};
 pub use console::Outcome;
 pub use machine::{Image, Kind, Machine, UML_NIC, VhostDisk};
 pub(crate) use qemu::{SCRIPT_SERIAL, whole_sectors};

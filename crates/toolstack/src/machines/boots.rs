@@ -63,6 +63,19 @@ pub struct BootTimes {
     /// From then until the guest's agent answered: firmware, kernel and services. `None` if it has not
     /// answered yet.
     pub guest: Option<Duration>,
+    /// Parts of `guest`. `None` if no driver is known to have started a disk.
+    pub stages: Option<GuestStages>,
+}
+
+/// Parts of a guest's boot, told apart by the drivers that started its disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestStages {
+    /// Until the firmware's driver. `None` if only one driver started a disk.
+    pub firmware: Option<Duration>,
+    /// From then until the kernel's driver.
+    pub kernel: Duration,
+    /// From then until the guest's agent answered.
+    pub services: Duration,
 }
 
 /// Moments of a boot.
@@ -71,7 +84,19 @@ struct Boot {
     asked: Instant,
     admitted: Instant,
     running: Option<Instant>,
+    /// When drivers first and last started a disk.
+    drivers: Option<[Instant; 2]>,
     ready: Option<Instant>,
+}
+
+impl Boot {
+    fn stages(&self) -> Option<GuestStages> {
+        let (running, ready) = self.running.zip(self.ready)?;
+        let [first, last] = self.drivers?.map(|time| time.clamp(running, ready.max(running)));
+        let firmware = (first < last).then(|| first - running);
+        let kernel = last - if firmware.is_some() { first } else { running };
+        Some(GuestStages { firmware, kernel, services: ready - last })
+    }
 }
 
 /// Boots of a host's machines.
@@ -122,7 +147,8 @@ impl Boots {
             let _ = receiver.await;
             std::mem::forget(waiter);
         }
-        let boot = Boot { asked, admitted: Instant::now(), running: None, ready: None };
+        let admitted = Instant::now();
+        let boot = Boot { asked, admitted, running: None, drivers: None, ready: None };
         self.lock().boots.insert(vm, boot);
     }
 
@@ -157,6 +183,17 @@ impl Boots {
         self.leave(vm);
     }
 
+    /// Notes how long ago drivers first and last started a disk of a machine. Only the first note of a
+    /// boot counts: an agent may start again, and drivers with it.
+    pub(super) fn drivers(&self, vm: VmId, ago: [Duration; 2]) {
+        let now = Instant::now();
+        if let Some(boot) = self.lock().boots.get_mut(&vm) {
+            let admitted = boot.admitted;
+            let at = || ago.map(|ago| now.checked_sub(ago).unwrap_or(admitted));
+            boot.drivers.get_or_insert_with(at);
+        }
+    }
+
     /// Takes back the place of a machine that boots no longer.
     pub(super) fn leave(&self, vm: VmId) {
         let mut inner = self.lock();
@@ -179,6 +216,7 @@ impl Boots {
             place: boot.admitted - boot.asked,
             devices: boot.running.map(|running| running - boot.admitted),
             guest: boot.ready.zip(boot.running).map(|(ready, running)| ready - running),
+            stages: boot.stages(),
         })
     }
 
@@ -320,6 +358,32 @@ mod tests {
         boots.ended(vm(0));
         assert_eq!(boots.lock().pace.booting(), 0);
         assert_eq!(boots.times(vm(0)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn drivers_tell_the_stages_of_a_boot() {
+        let s = Duration::from_secs;
+        let cases = [
+            ([18, 5], (Some(s(2)), s(13), s(5))),
+            ([5, 5], (None, s(15), s(5))),
+            // What cannot be is cut: clocks of two processes differ a little.
+            ([500, 5], (Some(s(0)), s(15), s(5))),
+        ];
+        for (ago, expected) in cases {
+            let boots = Boots::new(1, None);
+            boots.take_place(vm(0)).await;
+            sleep(s(1)).await;
+            boots.running(vm(0));
+            sleep(s(20)).await;
+            boots.ready(vm(0));
+            assert_eq!(boots.times(vm(0)).unwrap().stages, None);
+            boots.drivers(vm(0), ago.map(s));
+            // The agent starts again, after another driver.
+            boots.drivers(vm(0), [s(1), s(0)]);
+            let GuestStages { firmware, kernel, services } =
+                boots.times(vm(0)).unwrap().stages.unwrap();
+            assert_eq!((firmware, kernel, services), expected);
+        }
     }
 
     #[tokio::test]

@@ -50,6 +50,7 @@ mod volumes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use model::admission::{SlotUsage, StepLimits};
 use model::id::{Domid, SrId, VdiId, VmId};
@@ -261,6 +262,11 @@ impl Machines {
     /// Notes that a guest's agent answers: its machine has booted.
     pub fn guest_ready(&self, vm: VmId) {
         self.boots.ready(vm);
+    }
+
+    /// Notes how long ago drivers first and last started a disk of a machine that has booted.
+    pub fn driver_starts(&self, vm: VmId, ago: [Duration; 2]) {
+        self.boots.drivers(vm, ago);
     }
 
     /// Returns where the time of a machine's last boot went. `None` if it has not booted since this

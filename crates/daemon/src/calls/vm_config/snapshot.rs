@@ -1,6 +1,6 @@
 //! Snapshots of VMs, and the way back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::plan::MachineOp;
 use model::refusal::Refusal;
@@ -14,12 +14,13 @@ use crate::calls::vdi::snapshot_disks;
 use crate::calls::vm_lifecycle;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Args, CallResult, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx, text};
 use crate::errors::{About, refused};
 use crate::ops::current_ops::{CurrentOp, CurrentOps};
-use crate::ops::run::OpCaller;
-use crate::records::fields::{reference, references};
+use crate::ops::run::{OpCaller, gone};
+use crate::records::fields::{self, reference, references};
 use crate::records::machine_config;
+use crate::storage::layers;
 
 /// Fields of a snapshot that its VM does not take back.
 const OF_SNAPSHOT: [vm::Field; 8] = [
@@ -37,13 +38,17 @@ const POWER_STATE: &str = "power-state-at-snapshot";
 
 pub(super) async fn snapshot(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
-    let under_way = begin(&ctx, &machine, op, |_| Ok(())).await?;
+    let left_out = match op {
+        VmOp::SnapshotWithQuiesce => BTreeSet::new(),
+        _ => args.set("ignore_vdis").iter().map(text).collect(),
+    };
+    let also = |view: &View<'_>| all_have_snapshots(view, &machine, &left_out);
+    let under_way = begin(&ctx, &machine, op, also).await?;
     let mut all = ctx.read(|view| disks(view, &machine))?;
     let made = match op {
         VmOp::SnapshotWithQuiesce => quiesce::snapshot_at_rest(&ctx, &machine, &all).await?,
         _ => {
-            let left_out = args.set("ignore_vdis");
-            all.retain(|disk| !left_out.contains(&disk.value()));
+            all.retain(|disk| !left_out.contains(disk.as_str()));
             snapshot_disks(&ctx, &all).await?
         }
     };
@@ -60,6 +65,25 @@ pub(super) async fn snapshot(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
             Err(error)
         }
     }
+}
+
+/// Refuses a snapshot of a VM with a golden image, unless it is left out.
+fn all_have_snapshots(
+    view: &View<'_>,
+    machine: &Ref,
+    left_out: &BTreeSet<&str>,
+) -> Result<(), Refusal> {
+    for disk in disks(view, machine).map_err(gone)? {
+        if !left_out.contains(disk.as_str()) && layers::has_layers(view, &disk).map_err(gone)? {
+            let name = fields::text(view, &disk, vdi::Field::name_label).map_err(gone)?;
+            return Err(Refusal::NotAllowed(format!(
+                "its disk {name} is a golden image, which has no snapshots: each boot goes back to \
+                 the image. For a machine with snapshots, import the image into a storage \
+                 repository of another type (vdi-import) and give the machine that disk"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn record(

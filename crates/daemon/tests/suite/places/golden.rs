@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use xenapi::Value;
+
 use super::World;
 
 impl World {
@@ -77,4 +79,77 @@ fn an_image_that_is_not_there_is_told_and_leaves_nothing() {
     assert_eq!(world.xe(&["sr-list", "type=golden", "--minimal"]), "");
     let serves = |words: &String| words.contains("ringway-io");
     assert!(!world.daemon.processes().iter().any(serves), "{:?}", world.daemon.processes());
+}
+
+#[test]
+fn the_cache_may_be_in_another_storage_repository() {
+    let mut world = World::new();
+    let source = world.source(1 << 20);
+    let place = world.daemon.dir().join("cache");
+    std::fs::create_dir(&place).unwrap();
+    let location = format!("device-config:location={}", place.display());
+    let dir = world.xe(&["sr-create", "type=dir", "name-label=cache", &location]);
+    let isos = world.xe(&["sr-create", "type=iso", "name-label=isos", &location]);
+    let from = format!("device-config:source={}", source.display());
+    let create = |cache: &str| format!("device-config:cache-sr={cache}");
+    for wrong in [isos.as_str(), "11111111-2222-3333-4444-555555555555"] {
+        let error =
+            world.xe_fails(&["sr-create", "type=golden", "name-label=x", &from, &create(wrong)]);
+        assert!(error.contains(wrong) && error.contains("no folder for files"), "{error}");
+    }
+    let sr = world.xe(&["sr-create", "type=golden", "name-label=win10", &from, &create(&dir)]);
+    let of = |sr: &str| format!("sr-uuid={sr}");
+    let pbd =
+        |world: &World, sr: &str| format!("uuid={}", world.xe(&["pbd-list", &of(sr), "--minimal"]));
+    let cached = || place.join("golden").read_dir().unwrap().count();
+    assert!(cached() > 0);
+    // The folder is no disk of the SR around it.
+    world.xe(&["sr-scan", &format!("uuid={dir}")]);
+    assert_eq!(world.xe(&["vdi-list", &of(&dir), "--minimal"]), "");
+    let error = world.xe_fails(&["pbd-unplug", &pbd(&world, &dir)]);
+    assert!(error.contains(&sr) && error.contains("cache-sr"), "{error}");
+    // After a restart, it waits for the other one.
+    world.daemon.stop().unwrap();
+    world.daemon.start_again().unwrap();
+    for sr in [&dir, &sr] {
+        let pbd = pbd(&world, sr);
+        let plugged = ["pbd-param-get", &pbd, "param-name=currently-attached"];
+        assert_eq!(world.xe(&plugged), "true");
+    }
+    world.xe(&["pbd-unplug", &pbd(&world, &sr)]);
+    world.xe(&["pbd-unplug", &pbd(&world, &dir)]);
+    let error = world.xe_fails(&["pbd-plug", &pbd(&world, &sr)]);
+    assert!(error.contains(&dir) && error.contains("is not plugged"), "{error}");
+    world.xe(&["pbd-plug", &pbd(&world, &dir)]);
+    world.xe(&["pbd-plug", &pbd(&world, &sr)]);
+    world.xe(&["pbd-unplug", &pbd(&world, &sr)]);
+    world.xe(&["pbd-unplug", &pbd(&world, &dir)]);
+    // The SR goes, and what others have in its directory stays.
+    world.xe(&["sr-destroy", &format!("uuid={dir}")]);
+    assert!(cached() > 0);
+    let error = world.xe_fails(&["pbd-plug", &pbd(&world, &sr)]);
+    assert!(error.contains("is not plugged"), "{error}");
+    world.xe(&["sr-forget", &format!("uuid={sr}")]);
+}
+
+#[test]
+fn a_snapshot_of_a_machine_with_an_image_is_refused_with_a_way() {
+    let mut world = World::new();
+    let source = world.source(1 << 20);
+    let sr = world.golden(&source);
+    let vdi = world.xe(&["vdi-list", &format!("sr-uuid={sr}"), "--minimal"]);
+    let disk = world.made("VDI.get_by_uuid", &[Value::text(vdi.as_str())]);
+    let machine = world.machine(&disk);
+    let uuid = world.made("VM.get_uuid", &[Value::text(machine)]);
+    let vm = format!("uuid={uuid}");
+    let error = world.xe_fails(&["vm-snapshot", &vm, "new-name-label=x"]);
+    assert!(error.contains("win10.raw is a golden image"), "{error}");
+    let size = format!("virtual-size={}", 1 << 20);
+    let usual = format!("sr-uuid={}", world.xe(&["sr-list", "type=dir", "--minimal"]));
+    let imported = ["vdi-create", &usual, "name-label=x", &size];
+    let imported = format!("uuid={}", world.xe(&imported));
+    let file = format!("filename={}", source.display());
+    assert!(error.contains("vdi-import"), "{error}");
+    world.xe(&["vdi-import", &imported, &file, "format=raw"]);
+    world.xe(&["vdi-snapshot", &imported]);
 }

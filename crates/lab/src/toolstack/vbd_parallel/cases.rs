@@ -8,6 +8,10 @@ use crate::experiment::{Comparison, Figure, Options, Side};
 pub(super) const COUNTS: [u8; 8] = [1, 2, 5, 10, 20, 50, 100, 255];
 /// Most disks with which one step at a time is measured.
 const SERIAL_MOST: u8 = 10;
+/// VMs of a storm, and with `--quick`.
+const STORM: [u8; 2] = [125, 25];
+/// Least gain of a storm over plugs one at a time: start and shutdown take at most this part.
+const STORM_BAR: f64 = 0.25;
 /// One disk in this number is slow, in cells that have slow ones.
 const SLOW_EVERY: usize = 10;
 /// Disks per chunk, for the calculation of chunked work.
@@ -84,8 +88,21 @@ pub(super) enum System {
     /// This number of VMs with ten disks each at once, with this limit of concurrent steps on the
     /// host.
     Machines(u8, u16),
+    /// This number of VMs with eight disks each on one SR, at once.
+    Storm(u8, Plugs),
     /// Memory of this number of concurrent steps.
     Memory(u8),
+}
+
+/// Concurrent plugs of a storm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plugs {
+    /// As many as usual.
+    Parallel,
+    /// One of each VM.
+    OneOfEach,
+    /// One on the host.
+    Serial,
 }
 
 impl System {
@@ -96,6 +113,9 @@ impl System {
             Self::Serial(n) => format!("{n} disks, one step at a time"),
             Self::Machines(1, most) => format!("1 machine, {most} steps at most"),
             Self::Machines(n, most) => format!("{n} machines, {most} steps at most"),
+            Self::Storm(n, Plugs::Parallel) => format!("{n} machines"),
+            Self::Storm(n, Plugs::OneOfEach) => format!("{n} machines, one step of each at a time"),
+            Self::Storm(n, Plugs::Serial) => format!("{n} machines, one step at a time"),
             Self::Memory(steps) => format!("{steps} steps at once"),
         }
     }
@@ -150,6 +170,16 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
             .map(|(count, most)| System::Machines(count, most))
             .into(),
     };
+    let machines = STORM[usize::from(options.quick)];
+    let storm = Case {
+        id: "storm".to_owned(),
+        title: "machines of eight disks on one SR start together, 50 ms for each attach".to_owned(),
+        runs: Runs::Simulator,
+        delay: Delay { id: "storm", usual_ms: 50, slow_ms: 50 },
+        systems: [Plugs::Parallel, Plugs::OneOfEach, Plugs::Serial]
+            .map(|plugs| System::Storm(machines, plugs))
+            .into(),
+    };
     let [steps, real_steps] = if options.quick { QUICK_STEPS } else { STEPS };
     let memory = Case {
         id: "memory".to_owned(),
@@ -166,7 +196,7 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
         ..memory.clone()
     };
     let real = [real(slow, &[1, 10]), real(mixed, &[255]), real_memory];
-    let all = DELAYS.into_iter().map(of).chain([two, memory]).chain(real);
+    let all = DELAYS.into_iter().map(of).chain([two, storm, memory]).chain(real);
     let wanted = |case: &Case| options.selects(&case.id);
     all.filter(wanted).collect()
 }
@@ -203,6 +233,12 @@ pub(super) fn comparisons(case: &Case) -> Vec<Comparison> {
             .into_iter()
             .flat_map(|(most, bar)| over(System::Machines(2, most), System::Machines(1, 16), bar))
             .collect(),
+        "storm" => {
+            let [parallel, one_of_each, serial] = case.systems[..] else { return Vec::new() };
+            over(parallel, serial, Some(STORM_BAR))
+                .chain(over(parallel, one_of_each, None))
+                .collect()
+        }
         "memory" | "memory-qemu" => {
             let systems = case.systems.iter();
             systems.map(|system| alone(*system, "mib_per_step", STEP_MIB)).collect()

@@ -24,11 +24,14 @@ use crate::experiment::{
     SeriesPlan,
 };
 use crate::host::versions;
-use cases::{COUNTS, Case, DELAYS, Delay, Runs, System, cases, comparisons};
+use cases::{COUNTS, Case, DELAYS, Delay, Plugs, Runs, System, cases, comparisons};
 use memory::memory;
 
 /// Keys of the host's `other_config` that limit the steps of the host, a VM and an SR.
 const LIMITS: [&str; 3] = ["worker-pool-size", "worker-pool-size-machine", "worker-pool-size-sr"];
+
+/// Disks of each VM of the storm.
+const STORM_DISKS: u8 = 8;
 
 /// The `vbd-parallel` experiment.
 #[derive(Debug)]
@@ -97,6 +100,7 @@ impl Experiment for VbdParallel {
             plan,
             cases,
             hosts: BTreeMap::new(),
+            storm: Vec::new(),
             machines: BTreeMap::new(),
         }))
     }
@@ -107,6 +111,8 @@ struct PreparedExperiment {
     cases: Vec<Case>,
     /// Hosts by hypervisor, started with their first sample.
     hosts: BTreeMap<Runs, Host>,
+    /// VMs of the storm, created with its first sample.
+    storm: Vec<String>,
     /// VMs by hypervisor, delay, disks and number.
     machines: BTreeMap<(Runs, &'static str, u8, u8), String>,
 }
@@ -126,6 +132,18 @@ fn machine(host: &mut Host, runs: Runs, delay: Delay, (name, disks): (&str, u8))
     let config: Vec<_> = config.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let sr = Sr::make(&mut host.client, (name, kind), &config)?;
     Ok(fleet::machine(&mut host.client, name, (disks, Some(&sr)))?)
+}
+
+/// Creates VMs of eight disks on one SR.
+fn storm(host: &mut Host, machines: u8, delay: Delay) -> Result<Vec<String>> {
+    let config = delay.config();
+    let config: Vec<_> = config.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let sr = Sr::make(&mut host.client, ("storm", "sim"), &config)?;
+    let made = (0..machines).map(|number| {
+        let name = format!("storm-{number}");
+        Ok(fleet::machine(&mut host.client, &name, (STORM_DISKS, Some(&sr)))?)
+    });
+    made.collect()
 }
 
 /// Starts a host with this hypervisor.
@@ -203,6 +221,18 @@ impl Prepared for PreparedExperiment {
             System::Machines(count, most) => {
                 let machines = self.machines(&case, 10, count)?;
                 self.turn(case.runs, &machines, &[("worker-pool-size", most)])
+            }
+            System::Storm(count, plugs) => {
+                if self.storm.is_empty() {
+                    self.storm = storm(self.host(case.runs)?, count, case.delay)?;
+                }
+                let limits: &[_] = match plugs {
+                    Plugs::Parallel => &[],
+                    Plugs::OneOfEach => &[("worker-pool-size-machine", 1)],
+                    Plugs::Serial => &LIMITS.map(|limit| (limit, 1)),
+                };
+                let machines = self.storm.clone();
+                self.turn(case.runs, &machines, limits)
             }
             System::Memory(steps) => memory(&case, steps),
         }

@@ -159,3 +159,31 @@ async fn twenty_clean_shutdowns_take_as_long_as_one() {
     assert!(all.join_all().await.iter().all(Result::is_ok));
     assert!(began.elapsed() < 2 * one, "{:?}, one takes {one:?}", began.elapsed());
 }
+
+/// Disks of a hundred machines on one SR are attached beside each other, also those of one machine, and
+/// in the order of the starts.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_machines_of_eight_disks_is_parallel() {
+    let of = |n: u16| machine((0..8).map(|d| disk(n, d, 0)).collect(), Vec::new());
+    let one = StepLimits { host: 1, machine: 1, sr: 1, reserve: 0, ..StepLimits::default() };
+    let mut took = Vec::new();
+    for limits in [StepLimits::default(), one] {
+        let host = Host::new((0..125).map(|n| (vm(n), of(n))));
+        host.machines.set_limits(limits);
+        host.sim.rule(|call| usual(call, |_| ms(50)));
+        let (mut starts, from) = (JoinSet::new(), Instant::now());
+        for n in 0..125 {
+            let start = host.machines.run(vm(n), START, OpHooks::plain());
+            starts.spawn(async move { start.await.map(|_| n) });
+        }
+        let ended: Vec<u16> = starts.join_all().await.into_iter().map(Result::unwrap).collect();
+        took.push(from.elapsed());
+        let most: Vec<_> = host.sim.marks().sr_high.into_values().collect();
+        assert_eq!(most, [usize::from(limits.sr)]);
+        // No start is overtaken by far: a machine of the first fifth is done before one of the last.
+        let last = |range: std::ops::Range<u16>| ended.iter().rposition(|n| range.contains(n));
+        assert!(last(0..25) < last(100..125), "{ended:?}");
+    }
+    // The time is the simulator's.
+    assert!(took[1] >= 4 * took[0], "{took:?}");
+}

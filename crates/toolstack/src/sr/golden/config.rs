@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use model::id::{SrId, Uuid};
 use model::spec::{
     GoldenImage, GoldenSource, MIN_GOLDEN_RAM_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES,
     parse_size,
@@ -12,6 +13,10 @@ use crate::sr::{Config, SrError};
 
 /// Key of the image's source.
 pub const SOURCE: &str = "source";
+/// Key of the SR in whose folder the cache is.
+pub const CACHE_SR: &str = "cache-sr";
+/// Folder in an SR that has the caches of golden images.
+const CACHE_FOLDER: &str = "golden";
 /// Key of the memory for blocks of the image.
 pub const RAM: &str = "ram";
 /// Key of the most bytes of the cache file.
@@ -35,17 +40,35 @@ pub(super) struct GoldenConfig {
 }
 
 impl GoldenConfig {
-    /// Parses a configuration. `usual` is the directory of SRs that name none, and `host_bytes` the
-    /// memory of the host.
+    /// Parses a configuration. `usual` is the directory of SRs that name none, `host_bytes` the memory
+    /// of the host, and `folder` returns the folder of another SR.
     ///
     /// # Errors
-    /// The source is missing, or a value is invalid.
-    pub(super) fn parse(config: &Config, usual: &Path, host_bytes: u64) -> Result<Self, SrError> {
-        let known = [SOURCE, LOCATION, RAM, CACHE_SIZE, RATE, IDENTITY, WRITE_CACHE_RAM];
+    /// The source is missing, a value is invalid, or the SR of the cache has no folder.
+    pub(super) fn parse(
+        config: &Config,
+        usual: &Path,
+        host_bytes: u64,
+        folder: impl Fn(SrId) -> Option<PathBuf>,
+    ) -> Result<Self, SrError> {
+        let known = [SOURCE, LOCATION, CACHE_SR, RAM, CACHE_SIZE, RATE, IDENTITY, WRITE_CACHE_RAM];
         places::check_keys(config, &known)?;
-        let cache = match config.get(LOCATION) {
-            Some(text) => places::directory(text)?,
-            None => usual.to_owned(),
+        let cache = match (config.get(LOCATION), config.get(CACHE_SR)) {
+            (Some(_), Some(_)) => {
+                return invalid(CACHE_SR, format!("give either it or {LOCATION}"));
+            }
+            (Some(text), None) => places::directory(text)?,
+            (None, Some(text)) => {
+                let uuid = text.parse::<Uuid>();
+                let uuid = uuid.or_else(|_| invalid(CACHE_SR, format!("{text:?} is no UUID")))?;
+                let why = "is not plugged on this host, or its type has no folder for files: plug \
+                           its PBD first, or name an SR of type dir, ext or file";
+                let Some(folder) = folder(SrId(uuid)) else {
+                    return invalid(CACHE_SR, format!("storage repository {uuid} {why}"));
+                };
+                folder.join(CACHE_FOLDER)
+            }
+            (None, None) => usual.to_owned(),
         };
         let least = |key, least: u64| match size(config, key)? {
             Some(bytes) if bytes < least => {
@@ -127,7 +150,27 @@ mod tests {
 
     fn parse(pairs: &[(&str, &str)]) -> Result<GoldenConfig, SrError> {
         let config = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        GoldenConfig::parse(&config.collect(), Path::new("/usual"), 24 << 30)
+        let folder = |sr: SrId| (sr.to_string() == DIR).then(|| PathBuf::from("/dir"));
+        GoldenConfig::parse(&config.collect(), Path::new("/usual"), 24 << 30, folder)
+    }
+
+    /// SR with a folder.
+    const DIR: &str = "6d2c3b1e-0c4b-4f5a-9f0e-1a2b3c4d5e6f";
+
+    #[test]
+    fn the_cache_may_be_in_another_storage_repository() {
+        let found = parse(&[(SOURCE, "/a"), (CACHE_SR, DIR)]).unwrap();
+        assert_eq!(found.image.cache, Path::new("/dir/golden"));
+        let other = DIR.replace("6d", "7d");
+        for (pairs, says) in [
+            (vec![(CACHE_SR, other.as_str())], "is not plugged on this host"),
+            (vec![(CACHE_SR, "dir")], "cache-sr: \"dir\" is no UUID"),
+            (vec![(CACHE_SR, DIR), (LOCATION, "/b")], "cache-sr: give either it or location"),
+        ] {
+            let pairs = [vec![(SOURCE, "/a")], pairs].concat();
+            let error = parse(&pairs).unwrap_err().to_string();
+            assert!(error.contains(says), "{pairs:?}: {error}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use model::sr::SrFeature;
 use model::vbd::WriteCache;
 use model::vdi::automaton::Access;
 
-pub use config::{CACHE_SIZE, IDENTITY, RAM, RATE, SOURCE, WRITE_CACHE_RAM};
+pub use config::{CACHE_SIZE, CACHE_SR, IDENTITY, RAM, RATE, SOURCE, WRITE_CACHE_RAM};
 pub(crate) use layers::{layers, open_layers, remove_layers};
 
 use self::config::GoldenConfig;
@@ -46,6 +46,8 @@ pub struct GoldenDriver {
     datapaths: Arc<dyn DatapathProvider>,
     /// Directory of SRs whose configuration has none.
     default: PathBuf,
+    /// Drivers of the SRs that may have caches.
+    folders: Vec<Arc<dyn SrDriver>>,
     attached: Mutex<BTreeMap<SrId, GoldenConfig>>,
 }
 
@@ -75,15 +77,29 @@ fn done<T: Send + 'static>(value: T) -> BoxFuture<'static, Result<T, SrError>> {
 }
 
 impl GoldenDriver {
-    /// Creates the driver. `default` is the directory of SRs whose configuration has none.
-    pub fn new(host: Host, datapaths: Arc<dyn DatapathProvider>, default: PathBuf) -> Self {
-        Self { places: Places::new(host), datapaths, default, attached: Mutex::default() }
+    /// Creates the driver. `default` is the directory of SRs whose configuration has none. Caches may
+    /// be in the folders of SRs with one of the drivers `folders`.
+    pub fn new(
+        host: Host,
+        datapaths: Arc<dyn DatapathProvider>,
+        default: PathBuf,
+        folders: Vec<Arc<dyn SrDriver>>,
+    ) -> Self {
+        Self { places: Places::new(host), datapaths, default, folders, attached: Mutex::default() }
     }
 
     fn parse(&self, config: &Config) -> Result<GoldenConfig, SrError> {
+        self.parse_with(config, |sr| self.folders.iter().find_map(|driver| driver.folder(sr)))
+    }
+
+    fn parse_with(
+        &self,
+        config: &Config,
+        folder: impl Fn(SrId) -> Option<PathBuf>,
+    ) -> Result<GoldenConfig, SrError> {
         let info = rustix::system::sysinfo();
         let host_bytes = (info.totalram as u64).saturating_mul(info.mem_unit.into());
-        GoldenConfig::parse(config, &self.default, host_bytes)
+        GoldenConfig::parse(config, &self.default, host_bytes, folder)
     }
 
     fn attached(&self) -> MutexGuard<'_, BTreeMap<SrId, GoldenConfig>> {
@@ -197,7 +213,8 @@ impl SrDriver for GoldenDriver {
     }
 
     fn check(&self, config: &Config) -> Result<(), SrError> {
-        self.parse(config).map(drop)
+        // The SR of the cache may be plugged later.
+        self.parse_with(config, |_| Some(PathBuf::new())).map(drop)
     }
 
     /// Creates the directory. The attach that follows opens the image.
