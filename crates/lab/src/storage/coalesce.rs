@@ -50,7 +50,7 @@ impl Experiment for Coalesce {
         let cells: Vec<_> = CELLS.into_iter().filter(|cell| options.selects(cell.0)).collect();
         let bytes = if options.quick { QUICK_BYTES } else { BYTES };
         let plan = Plan {
-            cells: cells.iter().map(|cell| cell_plan(cell)).collect(),
+            cells: cells.iter().map(cell_plan).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 5 }),
             metric: "p99_ms".into(),
             comparisons: cells.iter().flat_map(|(id, ..)| comparisons(id)).collect(),
