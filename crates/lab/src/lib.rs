@@ -78,6 +78,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(blk::hung_disk::HungDisk),
         Box::new(blk::restart_pause::RestartPause),
         Box::new(storage::lun_scale::LunScale),
+        Box::new(storage::coalesce::Coalesce),
         Box::new(storage::splitting::Splitting),
         Box::new(storage::fairness::Fairness),
         Box::new(storage::guest_weights::GuestWeights),

@@ -12,7 +12,7 @@ pub enum Better {
 use Better::{Higher, Lower};
 
 /// Name, label with the unit, and direction of every metric that a picture may show.
-const METRICS: [(&str, &str, Better); 50] = [
+const METRICS: [(&str, &str, Better); 51] = [
     ("1/percentile", "1 / latency, 1/s", Higher),
     ("all_over_one", "all pairs over one", Higher),
     ("all_ready_s", "all guests ready, s", Lower),
@@ -39,6 +39,7 @@ const METRICS: [(&str, &str, Better); 50] = [
     ("iops", "requests a second", Higher),
     ("max_over_min", "fastest disk over the slowest", Lower),
     ("max_ms", "slowest, ms", Lower),
+    ("merged_mib_per_s", "MiB/s that are merged", Higher),
     ("mib_per_s", "MiB/s", Higher),
     ("mib_per_step", "MiB for each step", Lower),
     ("outside_max_ms", "outside of all slices, slowest ms", Lower),

@@ -4,6 +4,7 @@
 //! whatever the host's own storage does. Each disk has clients that sleep until they are called, and
 //! every completion is on record. `guest_weights` has real guests instead.
 
+pub mod coalesce;
 pub mod fairness;
 mod files;
 pub mod guest_weights;

@@ -1,13 +1,13 @@
 //! Process that serves many disks: `ringway-io` or `qemu-storage-daemon`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::process::{Backend, RingwayIo, Target, find_tool};
+use testkit::process::{Backend, RingwayIo, Target, find_binary, find_tool};
 
 use super::records::Records;
 use super::streams::{self, Event, Stream};
@@ -90,6 +90,21 @@ impl Served {
             Running::Ringway(io) => Ok(io.ringway(words).map(drop)?),
             Running::Daemon(_) => Ok(()),
         }
+    }
+
+    /// Starts `ringway io` with these words. The call ends with the process that is returned.
+    pub(super) fn begin(&self, words: &[&str]) -> Result<Child> {
+        let Running::Ringway(io) = &self.process else { bail!("only ringway-io takes calls") };
+        let mut command = Command::new(find_binary("ringway")?);
+        command.args(["io", "--control"]).arg(io.dir().join("io.sock")).args(words);
+        command.stdout(Stdio::null()).spawn().context("cannot start ringway")
+    }
+
+    /// Returns the bytes that the present `image.convert` has copied.
+    pub(super) fn converted(&self) -> Result<u64> {
+        let Running::Ringway(io) = &self.process else { bail!("only ringway-io takes calls") };
+        let reply: Value = serde_json::from_str(&io.ringway(&["io", "image.progress"])?)?;
+        Ok(reply["converting"][0]["done_bytes"].as_u64().unwrap_or(0))
     }
 
     fn time_s(&self) -> Result<f64> {

@@ -2,7 +2,8 @@
 
 use xenapi::Value;
 
-use super::vm::remove;
+use super::vm::{remove, sr_of};
+use super::vm_disk::list_devices_of;
 use super::{Command, named};
 use crate::error::XeError;
 use crate::params::Params;
@@ -21,6 +22,15 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .required(&["new-name-label"])
     .optional(&["uuid", "snapshot-uuid", "new-name-description"]),
+    Command::own(
+        "snapshot-copy",
+        "Makes a template of a snapshot, with copies of its disks.",
+        copy,
+    )
+    .required(&["new-name-label"])
+    .optional(&["uuid", "snapshot-uuid", "new-name-description", "sr-uuid"]),
+    Command::own("snapshot-disk-list", "Lists the disks of a snapshot.", list_disks)
+        .optional(&["uuid", "snapshot-uuid"]),
     Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
     Command::own(
         "snapshot-uninstall",
@@ -52,6 +62,19 @@ fn clone(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let name = Value::text(params.required("new-name-label")?);
     let made = xe.run("VM.clone", &[snapshot.value(), name])?;
     named(xe, "VM", &[made], params.get("new-name-description"))
+}
+
+fn copy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
+    let snapshot = snapshot(xe, params)?;
+    let name = Value::text(params.required("new-name-label")?);
+    let sr = sr_of(xe, params)?;
+    let made = xe.run("VM.copy", &[snapshot.value(), name, sr])?;
+    named(xe, "VM", &[made], params.get("new-name-description"))
+}
+
+fn list_disks(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
+    let snapshot = snapshot(xe, params)?;
+    list_devices_of(xe, &[snapshot], "Disk")
 }
 
 fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {

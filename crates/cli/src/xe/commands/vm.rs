@@ -224,16 +224,21 @@ fn reset(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
 
 fn copy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let name = Value::text(params.required("new-name-label")?);
-    let sr = match params.get("sr-uuid") {
-        Some(uuid) => xe.by_uuid("SR", uuid)?,
-        None => Value::text(xenapi::NULL_REF),
-    };
+    let sr = sr_of(xe, params)?;
     let own = ["new-name-label", "new-name-description", "sr-uuid"];
     let all = selector::some(xe, params, &VM_OR_TEMPLATE, &own)?;
     let made = selector::together(xe, all, |xe, one| {
         xe.begin("VM.copy", &[one.value(), name.clone(), sr.clone()])
     })?;
     named(xe, "VM", &made, params.get("new-name-description"))
+}
+
+/// Returns the storage repository for copies of disks. The null reference leaves each in its own.
+pub(super) fn sr_of(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
+    match params.get("sr-uuid") {
+        Some(uuid) => xe.by_uuid("SR", uuid),
+        None => Ok(Value::text(xenapi::NULL_REF)),
+    }
 }
 
 fn hotplug(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {

@@ -44,9 +44,18 @@ pub(super) fn list_devices(
     ty: &str,
 ) -> Result<Printed, XeError> {
     let all = selector::some(xe, params, &VM, &["vbd-params", "vdi-params"])?;
+    list_devices_of(xe, &all, ty)
+}
+
+/// Lists the devices of this type of these machines or snapshots, each with its disk.
+pub(super) fn list_devices_of(
+    xe: &mut XeSession,
+    all: &[Selected],
+    ty: &str,
+) -> Result<Printed, XeError> {
     let shown = if ty == "CD" { OF_DRIVE } else { OF_DEVICE };
     let mut records = Vec::new();
-    for one in &all {
+    for one in all {
         for (at, (_, device)) in devices(xe, one, ty)?.into_iter().enumerate() {
             let above = |what: &str| format!("{ty} {at} {what}:");
             records.push((above("VBD"), lines(xe, shown, &device)?));

@@ -1,5 +1,6 @@
 //! Disks on models of devices: figures exist, whatever they are.
 
+use lab::storage::coalesce::Coalesce;
 use lab::storage::fairness::Fairness;
 use lab::storage::lun_scale::LunScale;
 use lab::storage::splitting::Splitting;
@@ -61,5 +62,17 @@ fn writes_go_to_every_kind_of_write_cache() {
     assert!(cell.systems.iter().all(|system| system.median("iops") > 0.0), "{cell:?}");
     let bars: Vec<_> = results.compared.iter().filter_map(|compared| compared.bar).collect();
     assert_eq!(bars, [0.7, 0.9, 200.0]);
+    drawn(&results, 1);
+}
+
+#[test]
+fn a_disk_is_measured_beside_a_merge() {
+    let results = quick(&Coalesce, "write-4k-d1");
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    let sample = |system: usize| &cell.systems[system].samples[0];
+    assert!((0..3).all(|system| sample(system)["requests"] > 0.0), "{cell:?}");
+    // The storage decides how much is merged meanwhile, but nothing is without a merge.
+    assert!(sample(0)["merged_mib_per_s"].abs() < f64::EPSILON, "{cell:?}");
+    assert!(results.compared.iter().all(|compared| compared.bar.is_none()));
     drawn(&results, 1);
 }

@@ -138,7 +138,13 @@ impl SrDirectory<'_> {
 
     pub(super) fn known(&self, vdi: VdiId) -> Result<Record, SrError> {
         match self.record(vdi)? {
-            Some(record) => Ok(record),
+            Some(mut record) => {
+                // The file of a raw volume has its size, which grows without the record.
+                if let Some(raw) = record.top().and_then(ImageName::unrecorded) {
+                    record.bytes = self.unrecorded(raw)?.virtual_bytes;
+                }
+                Ok(record)
+            }
             None => {
                 let Volume { virtual_bytes, read_only, .. } = self.unrecorded(vdi)?;
                 let record = Record::new(vec![ImageName::raw(vdi.0)], virtual_bytes);
@@ -312,6 +318,10 @@ impl SrDirectory<'_> {
             ..Record::new(images, source.bytes)
         };
         self.copy_storage_blocks(vdi, of)?;
+        if source.read_only && self.record(of)?.is_none() {
+            // Without a record of its own, the raw image would be that of the new volume alone.
+            self.put_record(of, &source)?;
+        }
         self.put_record(vdi, &record)?;
         self.recorded(vdi, record)
     }

@@ -8,6 +8,9 @@ use crate::sr::dir::record::ImageName;
 use crate::sr::dir::tree::record_name;
 use crate::sr::{SrScan, Volume};
 
+/// Damage of a record, and its name.
+type Spoil = (&'static str, fn(&Path));
+
 /// A disk 1 with the snapshot 2, which is left when the disk has gone, and a raw disk 9.
 fn snapshot_without_disk() -> TempDir {
     let (dir, _) = made();
@@ -28,7 +31,7 @@ fn ids(volumes: &[Volume]) -> Vec<VdiId> {
 
 #[test]
 fn a_record_that_cannot_be_read_hides_its_volume_only() {
-    let spoil: [(&str, fn(&Path)); 6] = [
+    let spoil: [Spoil; 6] = [
         ("garbage", |path| std::fs::write(path, [0xff; 99]).unwrap()),
         ("empty", |path| std::fs::write(path, "").unwrap()),
         ("truncated", |path| {

@@ -3,7 +3,7 @@
 use super::super::record::ImageName;
 use super::super::tree::{import_name, record_name};
 use super::*;
-use crate::sr::SnapshotOf;
+use crate::sr::{Names, SnapshotOf};
 
 pub(super) fn image(n: u8) -> String {
     ImageName::qcow2(vdi(n).0).to_string()
@@ -150,6 +150,36 @@ fn a_clone_is_no_volume_before_it_is_complete() {
     // Content in the top is not left out.
     std::fs::write(dir.path().join(image(3)), "other content").unwrap();
     assert!(!open(&dir).can_share(vdi(1)).unwrap());
+}
+
+/// A raw volume with a name has a record, which does not have the size.
+#[test]
+fn a_named_volume_keeps_its_size_when_it_has_grown() {
+    let (dir, _) = made();
+    open(&dir).create_volume(vdi(1), 4096).unwrap();
+    let names = Names { label: "named".into(), description: String::new() };
+    open(&dir).set_names(vdi(1), names).unwrap();
+    open(&dir).resize_volume(vdi(1), 8192).unwrap();
+    snapshot(&dir, 1, (2, 3));
+    let sizes = open(&dir).volumes().unwrap().into_iter().map(|one| one.virtual_bytes);
+    assert_eq!(sizes.collect::<Vec<_>>(), [8192, 8192]);
+}
+
+#[test]
+fn a_volume_that_cannot_be_written_stays_beside_its_clones() {
+    let (dir, _) = made();
+    open(&dir).create_volume(vdi(1), 4096).unwrap();
+    let file = dir.path().join(name(vdi(1)));
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o444)).unwrap();
+    open(&dir).share_images(vdi(2), vdi(1), None).unwrap();
+    open(&dir).prepare_layer(vdi(2), vdi(3).0, None).unwrap();
+    std::fs::write(dir.path().join(image(3)), "top").unwrap();
+    open(&dir).settle_layer(vdi(2), None).unwrap();
+    assert_eq!(listed(&dir), [vdi(1), vdi(2)]);
+    open(&dir).destroy_volume(vdi(1)).unwrap();
+    assert_eq!(listed(&dir), [vdi(2)]);
+    open(&dir).destroy_volume(vdi(2)).unwrap();
+    assert!(!file.exists());
 }
 
 #[test]
