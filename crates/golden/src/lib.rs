@@ -47,6 +47,7 @@ mod boot_set;
 mod cache_file;
 mod channel;
 mod checksum;
+mod digest;
 mod disk;
 mod error;
 mod files;

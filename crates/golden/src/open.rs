@@ -11,7 +11,7 @@ use crate::checksum::hash;
 use crate::image::{CachedImage, Counters};
 use crate::source::connect;
 use crate::state::State;
-use crate::{BLOCK_BYTES, GoldenDisk, GoldenError, files, loader, registry};
+use crate::{BLOCK_BYTES, GoldenDisk, GoldenError, digest, files, loader, registry};
 
 /// Memory of an image by default, at most, and its share of the host's.
 const RAM_MAX: u64 = 1 << 30;
@@ -81,6 +81,7 @@ fn cached(spec: &GoldenImage, identity: String, size: u64) -> CachedImage {
     let ram_blocks = usize::try_from(ram / BLOCK_BYTES).unwrap_or(usize::MAX);
     let mut state = State::new(ram_blocks.min(blocks_of(size) as usize));
     state.file_problem = file_problem;
+    state.found_digest = digest::read(&path, &identity);
     CachedImage {
         source: spec.source.clone(),
         identity,

@@ -44,7 +44,7 @@ pub fn warm(identity: &str, rate: Option<u64>) -> Result<(), GoldenError> {
             let problem = state.file_problem.clone().unwrap_or_default();
             return Err(GoldenError::CacheFile { path: image.file_path.clone(), problem });
         }
-        state.background.warm(rate);
+        state.background.warm(rate, image.digest().is_some());
         drop(state);
         loader::start_background(&image);
     }

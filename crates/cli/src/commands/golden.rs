@@ -251,9 +251,16 @@ fn state(golden: &GoldenStats) -> String {
     if let Some(problem) = &golden.file_problem {
         return format!("blocks stay in memory: {problem}");
     }
-    let Some(warm) = &golden.warm else { return "serving".into() };
+    if let Some(found) = &golden.other_digest {
+        return format!("wrong bytes: their digest is sha256:{found}");
+    }
+    let Some(warm) = &golden.warm else {
+        return if golden.is_verified { "verified" } else { "serving" }.into();
+    };
     match (warm.phase, &warm.problem) {
         (WarmPhase::Running, _) => "warming".into(),
+        (WarmPhase::Checking, _) => "calculating the digest".into(),
+        (WarmPhase::Done, _) if golden.is_verified => "warm, verified".into(),
         (WarmPhase::Done, _) => "warm".into(),
         (WarmPhase::Canceled, _) => "warming canceled".into(),
         (WarmPhase::Failed, problem) => {

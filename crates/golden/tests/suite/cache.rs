@@ -248,3 +248,59 @@ fn a_boot_set_is_exported_and_imported() {
     wait_until(|| ahead.cache_state().unwrap().stored == 3);
     assert!([3, 9, 70].iter().eq(server.served.blocks.lock().unwrap().keys()));
 }
+
+/// Returns the SHA-256 of bytes, as `sha256sum` prints it.
+fn sha256(bytes: &[u8]) -> String {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    let output = std::process::Command::new("sha256sum").arg(file.path()).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()[..64].into()
+}
+
+#[test]
+fn a_warm_image_has_the_digest_of_its_identity_or_says_so() {
+    let bytes = image(20);
+    // The last block is a part of one.
+    let bytes = bytes[..bytes.len() - 1024].to_vec();
+    let (right, wrong) = (sha256(&bytes), "ab".repeat(32));
+    for (digest, is_right) in [(&right, true), (&wrong, false)] {
+        let cache = TempDir::new().unwrap();
+        let server = Server::nbd(bytes.clone());
+        let identity = Some(format!("sha256:{digest}"));
+        let spec = GoldenImage { identity, ..spec(&server.source, &cache) };
+        let disk = Arc::new(golden::open(&spec, 512).unwrap());
+        let state = || disk.cache_state().unwrap();
+        assert_eq!((state().is_verified, state().other_digest), (false, None));
+        golden::warm(disk.identity(), None).unwrap();
+        wait_until(|| matches!(state().warm.unwrap().phase, WarmPhase::Done | WarmPhase::Failed));
+        let warm = state().warm.unwrap();
+        assert_eq!(warm.phase == WarmPhase::Done, is_right, "{warm:?}");
+        assert_eq!(state().is_verified, is_right);
+        assert_eq!(state().other_digest, (!is_right).then(|| right.clone()));
+        assert_eq!(warm.problem.is_some_and(|it| it.contains(&right)), !is_right);
+        assert_eq!(disk.digest_problem().is_some(), !is_right);
+        // Another process knows it, too.
+        let copy = copy(&cache);
+        let next = golden::open(&GoldenImage { cache: copy.path().into(), ..spec }, 512).unwrap();
+        let next = next.cache_state().unwrap();
+        assert_eq!((next.is_verified, next.other_digest), (is_right, state().other_digest));
+    }
+}
+
+#[test]
+fn a_block_that_is_damaged_when_the_digest_is_calculated_is_fetched_again() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(20));
+    let server = Server::nbd(bytes.clone());
+    let identity = Some(format!("sha256:{}", sha256(&bytes)));
+    let spec = GoldenImage { identity, ..spec(&server.source, &cache) };
+    let disk = golden::open(&spec, 512).unwrap();
+    golden::warm(disk.identity(), None).unwrap();
+    wait_until(|| disk.cache_state().unwrap().is_verified);
+    let mut file = std::fs::OpenOptions::new().write(true).open(cache_file(&cache)).unwrap();
+    file.seek(SeekFrom::Start(5 * BLOCK as u64)).unwrap();
+    file.write_all(b"damage").unwrap();
+    // All blocks count as stored, so that only the digest reads them.
+    golden::warm(disk.identity(), None).unwrap();
+    wait_until(|| disk.cache_state().unwrap().warm.unwrap().phase == WarmPhase::Done);
+    assert_eq!(server.served.totals(), (20, 2));
+}

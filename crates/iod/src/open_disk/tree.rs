@@ -186,6 +186,7 @@ impl<'a> TreeOpener<'a> {
                 let disk = golden::open(image, block_size)?;
                 self.golden_identity = Some(disk.identity().to_owned());
                 self.notes.extend(disk.problem());
+                self.notes.extend(disk.digest_problem());
                 Arc::new(disk)
             }
             Backend::Overlay { base, ram, overflow } => {

@@ -38,6 +38,12 @@ pub struct GoldenStats {
     /// Fetching of the whole image, if an operator asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmStats>,
+    /// SHA-256 of the bytes, if a warm image had another one than its identity says. Machines that use
+    /// the image read wrong bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_digest: Option<String>,
+    /// Whether the bytes had the digest of the identity when the image was warmed.
+    pub is_verified: bool,
 }
 
 /// Fetching of a whole golden image into its cache file.
@@ -59,7 +65,9 @@ pub struct WarmStats {
 pub enum WarmPhase {
     /// Blocks are being fetched, or wait for the source.
     Running,
-    /// All blocks are in the cache file.
+    /// All blocks are in the cache file. Their digest is calculated.
+    Checking,
+    /// All blocks are in the cache file. If the identity is a digest, it is theirs.
     Done,
     /// An operator has ended it.
     Canceled,
