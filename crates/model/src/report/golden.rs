@@ -46,6 +46,24 @@ pub struct GoldenStats {
     pub is_verified: bool,
 }
 
+/// Cache file of an image, as a clean-up has found it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoldenFile {
+    /// Identity of the image.
+    pub identity: String,
+    /// Path of the file.
+    pub file: PathBuf,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// Seconds since its last use: the last open, or the last store of a block.
+    pub unused_seconds: u64,
+    /// Whether it was removed.
+    pub is_removed: bool,
+    /// Reason why it was not removed although it is old enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
 /// Fetching of a whole golden image into its cache file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmStats {

@@ -20,7 +20,7 @@ mod stages;
 pub use broken_ring::{BrokenRing, RingKind};
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, StorageErrors, Stuck};
-pub use golden::{GoldenStats, WarmPhase, WarmStats};
+pub use golden::{GoldenFile, GoldenStats, WarmPhase, WarmStats};
 pub use layers::LayerStats;
 pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};
 pub use overlay::OverlayStats;
