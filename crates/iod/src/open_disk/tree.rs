@@ -189,8 +189,8 @@ impl<'a> TreeOpener<'a> {
                 self.notes.extend(disk.digest_problem());
                 Arc::new(disk)
             }
-            Backend::Overlay { base, ram, overflow } => {
-                self.overlay_over(base, (*ram, overflow.as_ref()), told)?
+            Backend::Overlay { base, ram, overflow, overflow_size } => {
+                self.overlay_over(base, *ram, (overflow.as_ref(), *overflow_size), told)?
             }
             Backend::Raw { child, offset, size } => {
                 let child = self.node(child, writable, None)?;
