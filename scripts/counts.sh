@@ -5,8 +5,8 @@
 # The disks file, qcow2-1 and qcow2-10 have the same data in a raw file, in one image, and below nine
 # empty images. The disks direct and shared have it in a raw file past the page cache; shared is alone on
 # a storage with a scheduler. The disk overlay is written to and has room in memory; all others are read.
-# The test `steady` of this crate counts its system calls and allocations. A count is the difference of a long and a short run, which excludes start and end. It includes the
-# small part of the driver. Reading the time stamp counter counts as one instruction.
+# The test `steady` of crates/blk counts its system calls and allocations. A count is the difference of a
+# long and a short run, which excludes start and end. It includes the small part of the driver. Reading the time stamp counter counts as one instruction.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -12,6 +12,8 @@ pub struct OverlayCounts {
     /// Most bytes that the overflow file can have, with the room that its storage had at the last
     /// look. `None` without an overflow file, or before the first look.
     pub overflow_limit_bytes: Option<u64>,
+    /// Most bytes of the overflow file that the disk allows. `None` if it does not limit them.
+    pub overflow_size_bytes: Option<u64>,
     /// Bytes of written blocks in the overflow file.
     pub overflow_used_bytes: u64,
     /// Bytes of written blocks that were moved to the overflow file, since the disk was opened.

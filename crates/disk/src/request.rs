@@ -119,6 +119,10 @@ pub struct CacheState {
     pub problem: Option<String>,
     /// Fetching of the whole image. `None` if no operator asked for it.
     pub warm: Option<WarmState>,
+    /// Digest of the bytes, if a warm image had another one than its identity.
+    pub other_digest: Option<String>,
+    /// Whether the digest of the bytes was once that of the identity.
+    pub is_verified: bool,
 }
 
 /// Fetching of a whole golden image into its cache file.
@@ -137,7 +141,9 @@ pub struct WarmState {
 pub enum WarmPhase {
     /// Blocks are being fetched, or wait for the source.
     Running,
-    /// All blocks are in the cache file.
+    /// All blocks are in the cache file. Their digest is calculated.
+    Checking,
+    /// All blocks are in the cache file. If the identity is a digest, it is theirs.
     Done,
     /// An operator has ended it.
     Canceled,

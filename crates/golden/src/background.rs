@@ -24,6 +24,8 @@ pub(crate) enum Purpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Block(u32, Purpose),
+    /// All blocks are stored, and the digest is to be calculated.
+    Check,
     /// The rate allows the next block at this time.
     At(Instant),
     Nothing,
@@ -39,6 +41,8 @@ struct Warm {
     next_at: Instant,
     phase: WarmPhase,
     problem: Option<String>,
+    /// Whether the digest is calculated at the end.
+    checks: bool,
 }
 
 /// Blocks to fetch ahead, and the number of those that are being fetched.
@@ -54,17 +58,28 @@ impl Background {
         self.boot_set = blocks.into();
     }
 
-    /// Begins to fetch the whole image, or sets another rate.
-    pub(crate) fn warm(&mut self, rate: Option<u64>) {
-        let next_at = Instant::now();
-        self.warm = Some(Warm { next: 0, rate, next_at, phase: WarmPhase::Running, problem: None });
+    /// Begins to fetch the whole image, or sets another rate. `checks`: its digest is calculated then.
+    /// An image whose digest is being calculated stays so.
+    pub(crate) fn warm(&mut self, rate: Option<u64>, checks: bool) {
+        if self.is_checking() {
+            return;
+        }
+        let (next, next_at, phase, problem) = (0, Instant::now(), WarmPhase::Running, None);
+        self.warm = Some(Warm { next, rate, next_at, phase, problem, checks });
     }
 
-    /// Ends the fetching of the whole image, if it runs.
+    /// Ends the fetching of the whole image, if it goes on.
     pub(crate) fn end_warm(&mut self, phase: WarmPhase, problem: Option<String>) {
-        if let Some(warm) = self.warm.as_mut().filter(|warm| warm.phase == WarmPhase::Running) {
+        let goes_on =
+            |warm: &&mut Warm| matches!(warm.phase, WarmPhase::Running | WarmPhase::Checking);
+        if let Some(warm) = self.warm.as_mut().filter(goes_on) {
             (warm.phase, warm.problem) = (phase, problem);
         }
+    }
+
+    /// Returns whether the digest is being calculated.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.warm.as_ref().is_some_and(|warm| warm.phase == WarmPhase::Checking)
     }
 
     /// Forgets everything: no disk uses the image any more.
@@ -102,6 +117,10 @@ impl Background {
             warm.next = count;
             // What is on its way may fail.
             match (0..count).find(|block| !is_stored(*block)) {
+                None if warm.checks => {
+                    warm.phase = WarmPhase::Checking;
+                    return Next::Check;
+                }
                 None => warm.phase = WarmPhase::Done,
                 Some(block) if !is_flying(block) => warm.next = 0,
                 Some(_) => {}
@@ -154,7 +173,7 @@ mod tests {
             background.end(block, Purpose::BootSet, true);
         }
         assert_eq!(next(&mut background, &[4], &[]), Next::Nothing);
-        background.warm(None);
+        background.warm(None, false);
         let warm = |block| Next::Block(block, Purpose::Warm);
         let taken: Vec<Next> = (0..5).map(|_| next(&mut background, &[4], &[])).collect();
         assert_eq!(taken, [warm(0), warm(1), warm(2), warm(3), Next::Nothing], "four at once");
@@ -180,7 +199,7 @@ mod tests {
     #[test]
     fn a_rate_sets_the_time_of_the_next_block() {
         let mut background = Background::default();
-        background.warm(Some(BLOCK_BYTES / 100));
+        background.warm(Some(BLOCK_BYTES / 100), false);
         assert_eq!(
             background.next(8, |_| false, |_| false, |_| false),
             Next::Block(0, Purpose::Warm)

@@ -11,9 +11,10 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use crate::checksum::{hash, of_block};
 use crate::{BLOCK_BYTES, files};
@@ -70,6 +71,21 @@ pub(crate) fn known_size(path: &Path, identity: &str) -> Option<u64> {
     (found == header(identity, size)).then_some(size)
 }
 
+/// Returns the identity of the image in a cache file, the bytes that the file takes, and its last use.
+/// `None` if the file is none of ours.
+pub(crate) fn inspect(path: &Path) -> Option<(String, u64, SystemTime)> {
+    let file = files::open(path, false).ok()?;
+    let mut found = vec![0; HEADER_BYTES as usize];
+    file.read_exact_at(&mut found, 0).ok()?;
+    let number = |at: usize, len: usize| found.get(at..at + len);
+    let len = number(12, 4)?.try_into().map(u32::from_le_bytes).ok()? as usize;
+    let size = number(16, 8)?.try_into().map(u64::from_le_bytes).ok()?;
+    let identity = String::from_utf8(number(24, len.min(found.len()))?.to_vec()).ok()?;
+    let bytes = file.metadata().ok()?;
+    let is_ours = found == header(&identity, size);
+    is_ours.then_some((identity, bytes.blocks() * 512, bytes.modified().ok()?))
+}
+
 /// Creates the file of an image. Another process may do so in the same moment.
 fn create(path: &Path, header: &[u8]) -> io::Result<File> {
     let mut new = files::create_beside(path)?;
@@ -77,8 +93,8 @@ fn create(path: &Path, header: &[u8]) -> io::Result<File> {
     // A crash of the host leaves no name without a header.
     new.as_file().sync_all()?;
     match new.persist_noclobber(path) {
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => files::open(path, true),
-        named => Ok(named?),
+        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+        _ => files::open_used(path),
     }
 }
 
@@ -90,7 +106,7 @@ impl CacheFile {
     /// as it was.
     pub(crate) fn open(path: &Path, identity: &str, size: u64, limit: u64) -> io::Result<Self> {
         let expected = header(identity, size);
-        let file = match files::open(path, true) {
+        let file = match files::open_used(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, &expected)?,
             found => found?,
         };

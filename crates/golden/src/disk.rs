@@ -8,6 +8,7 @@ use reactor::Context;
 
 use crate::boot_set::{self, Recorder};
 use crate::channel::GoldenChannel;
+use crate::digest;
 use crate::image::CachedImage;
 
 /// Read-only disk with the bytes of a golden image. It shares the cache with all other disks of the
@@ -73,6 +74,11 @@ impl GoldenDisk {
     /// Returns the reason why requests wait for the source, if they do.
     pub fn problem(&self) -> Option<String> {
         self.image.problem()
+    }
+
+    /// Returns what is wrong with the bytes, if their digest is known to be another one than the identity.
+    pub fn digest_problem(&self) -> Option<String> {
+        Some(digest::problem(&self.image.cache_state().other_digest?))
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::time::SystemTime;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::{Errno, retry_on_intr};
 use tempfile::NamedTempFile;
 
 /// Creates a directory with those above it, unless it exists.
@@ -21,6 +23,32 @@ pub(crate) fn open(path: &Path, writes: bool) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+/// Opens a file for reading and writing, and notes its use: no other process removes it while it is open,
+/// and its time of change is now.
+pub(crate) fn open_used(path: &Path) -> io::Result<File> {
+    loop {
+        let file = open(path, true)?;
+        // Without a lock, which some file systems do not have, no file is removed either.
+        let _not_locked = retry_on_intr(|| flock(&file, FlockOperation::LockShared));
+        // It may have been removed before it was locked.
+        if file.metadata()?.nlink() > 0 {
+            let _not_needed = file.set_modified(SystemTime::now());
+            return Ok(file);
+        }
+    }
+}
+
+/// Removes a file that no process uses. Returns false if one does.
+pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
+    let file = open(path, true)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // Removed under the lock, which goes with the file.
+        Ok(()) => std::fs::remove_file(path).map(|()| true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -50,7 +78,7 @@ pub(crate) fn replace(path: &Path, data: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt as _, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 

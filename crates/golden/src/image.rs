@@ -152,6 +152,8 @@ impl CachedImage {
             evicted: load(evicted),
             problem: state.problem.clone(),
             warm: state.background.warm_state(),
+            other_digest: state.found_digest.clone().filter(|it| Some(&**it) != self.digest()),
+            is_verified: self.digest().is_some() && state.found_digest.as_deref() == self.digest(),
         }
     }
 }

@@ -47,6 +47,8 @@ mod boot_set;
 mod cache_file;
 mod channel;
 mod checksum;
+mod cleanup;
+mod digest;
 mod disk;
 mod error;
 mod files;
@@ -60,6 +62,7 @@ mod s3fifo;
 mod source;
 mod state;
 
+pub use self::cleanup::clean_up;
 pub use self::disk::GoldenDisk;
 pub use self::error::{GoldenError, SourceError};
 pub use self::open::open;

@@ -13,7 +13,7 @@ use crate::background::{FLIGHTS_MAX, Next, Purpose};
 use crate::image::{CachedImage, count};
 use crate::link::Link;
 use crate::state::{Lane, State};
-use crate::{SourceError, boot_set};
+use crate::{SourceError, boot_set, digest};
 
 /// Threads of an image: for the cache file, and for the source.
 const THREADS: [usize; 2] = [4, 2 * FLIGHTS_MAX];
@@ -25,6 +25,8 @@ const ATTEMPTS: u32 = 3;
 /// Work of a thread.
 enum Work {
     Load(u32, Purpose),
+    /// Calculate the digest of the image.
+    Check,
     /// Nothing came for a while.
     Silence,
     End,
@@ -98,6 +100,7 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
                 }
                 store_boot_set(image, false);
             }
+            Work::Check => digest::check(image, &mut link),
             Work::Silence => {
                 is_silent = true;
                 // A server may close a silent connection.
@@ -140,6 +143,7 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
             // A source that is gone is for requests first.
             match state.retry_at.map_or_else(|| next_ahead(image, &mut state), Next::At) {
                 Next::Block(block, purpose) => return Work::Load(block, purpose),
+                Next::Check => return Work::Check,
                 Next::At(at) => until = Some(at),
                 Next::Nothing => {}
             }
@@ -267,7 +271,7 @@ fn end(image: &CachedImage, block: u32, purpose: Purpose, data: Vec<u8>) {
 }
 
 /// Writes a block to the cache file. The log tells the first failure of several.
-fn store(image: &CachedImage, block: u32, data: &[u8]) {
+pub(crate) fn store(image: &CachedImage, block: u32, data: &[u8]) {
     let Some(file) = &image.file else { return };
     let problem = file.write(block, data).err().map(|error| error.to_string());
     let mut state = image.state();
@@ -283,7 +287,7 @@ fn store(image: &CachedImage, block: u32, data: &[u8]) {
 }
 
 /// Waits until the rate of the source allows a number of bytes.
-fn wait_rate(image: &CachedImage, bytes: usize) {
+pub(crate) fn wait_rate(image: &CachedImage, bytes: usize) {
     let Some(rate) = image.rate else { return };
     let now = Instant::now();
     let mut state = image.state();

@@ -1,7 +1,7 @@
 //! Opening of images: all disks of the process on one image share it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use model::spec::{DIGEST_PREFIX, GoldenImage, MAX_GOLDEN_BYTES};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::checksum::hash;
 use crate::image::{CachedImage, Counters};
 use crate::source::connect;
 use crate::state::State;
-use crate::{BLOCK_BYTES, GoldenDisk, GoldenError, files, loader, registry};
+use crate::{BLOCK_BYTES, GoldenDisk, GoldenError, digest, files, loader, registry};
 
 /// Memory of an image by default, at most, and its share of the host's.
 const RAM_MAX: u64 = 1 << 30;
@@ -50,13 +50,12 @@ pub fn open(spec: &GoldenImage, block_size: u32) -> Result<GoldenDisk, GoldenErr
         return refuse(format!(", and {wanted} are wanted; give the size that it has"));
     }
     let key = (spec.cache.clone(), spec.source.to_string(), identity.clone());
-    let mut images = registry::lock();
-    let image = images.get(&key).and_then(Weak::upgrade);
-    let image = image.unwrap_or_else(|| Arc::new(cached(spec, identity, size)));
-    images.retain(|_, image| image.strong_count() > 0);
-    images.insert(key, Arc::downgrade(&image));
+    let entry = registry::entry(key);
+    let mut known = entry.lock().unwrap_or_else(PoisonError::into_inner);
+    let image = known.upgrade().unwrap_or_else(|| Arc::new(cached(spec, identity, size)));
+    *known = Arc::downgrade(&image);
     let disk = GoldenDisk::new(Arc::clone(&image), block_size);
-    drop(images);
+    drop(known);
     let origin = || spec.source.to_string();
     loader::start(&image).map_err(|source| GoldenError::Thread { origin: origin(), source })?;
     loader::start_background(&image);
@@ -81,6 +80,7 @@ fn cached(spec: &GoldenImage, identity: String, size: u64) -> CachedImage {
     let ram_blocks = usize::try_from(ram / BLOCK_BYTES).unwrap_or(usize::MAX);
     let mut state = State::new(ram_blocks.min(blocks_of(size) as usize));
     state.file_problem = file_problem;
+    state.found_digest = digest::read(&path, &identity);
     CachedImage {
         source: spec.source.clone(),
         identity,
@@ -144,4 +144,33 @@ fn from_note(spec: &GoldenImage, path: &Path, origin: &str) -> Option<(String, u
         note.source == origin && spec.identity.as_ref().is_none_or(|it| *it == note.identity);
     let size = known_size(&cache_path(&spec.cache, &note.identity), &note.identity)?;
     is_it.then_some((note.identity, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::spec::GoldenSource;
+
+    use super::*;
+
+    #[test]
+    fn an_image_whose_cache_directory_hangs_holds_up_no_other_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = |name: &str| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, vec![1; 1 << 20]).unwrap();
+            let (source, cache) = (GoldenSource::File(file), folder.path().join("cache"));
+            let (identity, ram, cache_size, size, rate) = Default::default();
+            GoldenImage { source, cache, identity, ram, cache_size, size, rate }
+        };
+        let (hanging, other) = (spec("hanging"), spec("other"));
+        let identity = open(&hanging, 512).unwrap().identity().to_owned();
+        // As an open that waits for its storage.
+        let key = (hanging.cache.clone(), hanging.source.to_string(), identity);
+        let entry = registry::entry(key);
+        let waits = entry.lock().unwrap();
+        let disk = open(&other, 512).unwrap();
+        registry::warm(disk.identity(), None).unwrap();
+        drop(waits);
+        open(&hanging, 512).unwrap();
+    }
 }

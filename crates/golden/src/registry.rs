@@ -14,16 +14,29 @@ use crate::{GoldenError, boot_set, files, loader};
 /// Cache directory, source and identity.
 type Key = (PathBuf, String, String);
 
-static IMAGES: Mutex<BTreeMap<Key, Weak<CachedImage>>> = Mutex::new(BTreeMap::new());
+/// Image of a key. Locked while it is opened, which waits for the cache directory.
+pub(crate) type Entry = Arc<Mutex<Weak<CachedImage>>>;
 
-pub(crate) fn lock() -> MutexGuard<'static, BTreeMap<Key, Weak<CachedImage>>> {
+static IMAGES: Mutex<BTreeMap<Key, Entry>> = Mutex::new(BTreeMap::new());
+
+fn lock() -> MutexGuard<'static, BTreeMap<Key, Entry>> {
     IMAGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the entry of a key. Waits for no other image.
+pub(crate) fn entry(key: Key) -> Entry {
+    let mut images = lock();
+    images.retain(|_, entry| {
+        Arc::strong_count(entry) > 1 || entry.try_lock().is_ok_and(|image| image.strong_count() > 0)
+    });
+    Arc::clone(images.entry(key).or_default())
 }
 
 /// Returns the images of an identity that a disk uses: one for each cache directory and source.
 fn find(identity: &str) -> Result<Vec<Arc<CachedImage>>, GoldenError> {
     let all = lock();
-    let images = all.values().filter_map(Weak::upgrade);
+    // One that is being opened has no disk yet.
+    let images = all.values().filter_map(|entry| entry.try_lock().ok()?.upgrade());
     let found: Vec<_> =
         images.filter(|image| image.identity == identity && image.state().users > 0).collect();
     match found.is_empty() {
@@ -44,7 +57,7 @@ pub fn warm(identity: &str, rate: Option<u64>) -> Result<(), GoldenError> {
             let problem = state.file_problem.clone().unwrap_or_default();
             return Err(GoldenError::CacheFile { path: image.file_path.clone(), problem });
         }
-        state.background.warm(rate);
+        state.background.warm(rate, image.digest().is_some());
         drop(state);
         loader::start_background(&image);
     }

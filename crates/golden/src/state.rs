@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) recorder: Option<Recorder>,
     /// Time until which the source must not send, because of the rate.
     pub(crate) busy_until: Option<Instant>,
+    /// SHA-256 of the whole image, once it was calculated.
+    pub(crate) found_digest: Option<String>,
     /// Version that the source of an image with a digest had first.
     pub(crate) version: Option<String>,
 }
@@ -70,6 +72,7 @@ impl State {
             background: Background::default(),
             recorder: None,
             busy_until: None,
+            found_digest: None,
             version: None,
         }
     }

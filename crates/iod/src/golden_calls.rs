@@ -1,5 +1,7 @@
 //! Calls on golden images: `golden.warm`, `golden.cancel`, `golden.export_boot_set`,
-//! `golden.import_boot_set`.
+//! `golden.import_boot_set`, `golden.clean`.
+
+use std::time::Duration;
 
 use model::rpc::{Call, RpcError};
 use serde_json::Value;
@@ -20,6 +22,11 @@ pub(crate) fn run(call: Call, disk_registry: &DiskRegistry) -> Result<Value, Rpc
         Call::GoldenExport(of) => {
             let set = golden::export_boot_set(&identity(&of.image)).map_err(failed)?;
             return serde_json::to_value(set).map_err(failed);
+        }
+        Call::GoldenClean(clean) => {
+            let unused = Duration::from_secs(clean.unused_seconds);
+            let files = golden::clean_up(&clean.cache, clean.keep, unused).map_err(failed)?;
+            return serde_json::to_value(files).map_err(failed);
         }
         Call::GoldenImport(import) => golden::import_boot_set(&import.cache, &import.boot_set),
         _ => Ok(()),

@@ -307,7 +307,7 @@ impl Worker {
         if len == 0 {
             return Ok((Run { first: 0, len: 0 }, false));
         }
-        let run = shared.pool().places.take_run(len, overflow.limit());
+        let run = shared.pool().places.take_run(len, overflow.limit_of_new());
         let Some(run) = run else { return Err(rustix::io::Errno::NOSPC.into()) };
         self.victims.truncate(run.len as usize);
         let source = ThreadMapping::over(Arc::clone(shared.memory.mapping()));

@@ -28,6 +28,8 @@ pub struct OverlayOptions {
     pub name: PathBuf,
     /// Memory for written blocks in bytes: a multiple of [`GRANULE`], not 0.
     pub ram: u64,
+    /// Most bytes of the overflow file. `None` for as many as its storage has room for.
+    pub overflow_size: Option<u64>,
     /// True to refuse writes.
     pub read_only: bool,
     /// True if writes wait for space that neither memory nor the overflow file has, false if they fail.
@@ -93,7 +95,9 @@ impl OverlayDisk {
         let Some(Ok(file)) = fd else {
             return Err(memory_error(MemoryError::Os { action: "share", source }));
         };
-        let overflow = overflow.map(|(disk, path)| Overflow::new(disk, path)).transpose()?;
+        let size_max = options.overflow_size;
+        let overflow = overflow.map(|(disk, path)| Overflow::new(disk, path, size_max));
+        let overflow = overflow.transpose()?;
         let shared = Shared::new(memory, overflow).map_err(memory_error)?;
         Ok(Self {
             base,
@@ -293,6 +297,7 @@ impl Disk for OverlayDisk {
             has_overflow: overflow.is_some(),
             overflow_limit_bytes: Some(load(&counters.overflow_limit)).filter(|limit| *limit > 0),
             overflow_used_bytes: places * GRANULE,
+            overflow_size_bytes: self.options.overflow_size,
             moved_bytes: load(&counters.moved),
             grown_bytes,
             bytes_per_second,

@@ -78,6 +78,8 @@ pub(crate) struct Overflow {
     path: PathBuf,
     fd: Arc<OwnedFd>,
     is_device: bool,
+    /// Most places, with the header, by the options of the disk.
+    places_max: u64,
 }
 
 /// Reads the number in a header.
@@ -87,11 +89,16 @@ fn id_of(header: &[u8]) -> u64 {
 }
 
 impl Overflow {
-    pub(crate) fn new(disk: Arc<FileDisk>, path: PathBuf) -> Result<Self, DiskError> {
+    pub(crate) fn new(
+        disk: Arc<FileDisk>,
+        path: PathBuf,
+        size_max: Option<u64>,
+    ) -> Result<Self, DiskError> {
         let fd = Arc::clone(disk.handover().0);
         let found = fstat(&fd).map_err(DiskError::os("inspect", &path))?;
         let is_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
-        Ok(Self { disk, path, fd, is_device })
+        let places_max = size_max.map_or(u64::MAX, |size| size / GRANULE);
+        Ok(Self { disk, path, fd, is_device, places_max })
     }
 
     /// Checks that the file is an overflow file, and the one of this memory if `id` is not 0. The disk
@@ -180,14 +187,21 @@ impl Overflow {
         rustix::fs::seek(&*self.fd, rustix::fs::SeekFrom::End(0)).unwrap_or(0) / GRANULE
     }
 
+    /// Returns the number of places that new granules may use, with the header. A former process may
+    /// have used more of them.
+    pub(crate) fn limit_of_new(&self) -> u64 {
+        self.limit().min(self.places_max)
+    }
+
     /// Returns the most bytes for granules: those of a device, or those that the file has and for which
-    /// its file system has room now. May wait for the storage.
+    /// its file system has room now, and that the disk allows. May wait for the storage.
     pub(crate) fn limit_bytes(&self) -> u64 {
+        let most = self.limit_of_new().saturating_sub(1).saturating_mul(GRANULE);
         if self.is_device {
-            return self.limit().saturating_sub(1) * GRANULE;
+            return most;
         }
         let has = fstat(&*self.fd).map_or(0, |found| found.st_blocks.unsigned_abs() * 512);
         let room = fstatvfs(&*self.fd).map_or(0, |found| found.f_bavail * found.f_frsize);
-        has.saturating_add(room).saturating_sub(GRANULE)
+        has.saturating_add(room).saturating_sub(GRANULE).min(most)
     }
 }

@@ -25,6 +25,7 @@ struct Fixture {
     base: Arc<dyn Disk>,
     ram: u64,
     has_overflow: bool,
+    overflow_size: Option<u64>,
     memory: Option<OwnedFd>,
 }
 
@@ -54,6 +55,7 @@ impl Fixture {
             base: Arc::new(base),
             ram,
             has_overflow,
+            overflow_size: None,
             memory: None,
         }
     }
@@ -74,6 +76,7 @@ impl Fixture {
         let options = OverlayOptions {
             name: "test".into(),
             ram: self.ram,
+            overflow_size: self.overflow_size,
             read_only: false,
             waits_for_room: true,
         };
@@ -214,6 +217,39 @@ fn what_does_not_fit_into_memory_goes_to_the_overflow_file_and_comes_back() {
     assert_eq!(client.read(65536, SIZE - 65536), vec![0; (SIZE - 65536) as usize]);
 }
 
+#[test]
+fn an_overflow_file_is_never_larger_than_its_limit() {
+    let mut fixture = Fixture::new(MIB, true);
+    fixture.overflow_size = Some(2 * MIB);
+    let disk: Arc<dyn Disk> = fixture.open();
+    let client = Client::new(&disk);
+    for at in 0..2 * MIB / 65536 {
+        client.write(at * 65536, vec![at as u8; 65536]);
+    }
+    let late: Vec<_> = (2 * MIB / 65536..4 * MIB / 65536)
+        .map(|at| client.send(WRITE, at * 65536, 65536, vec![at as u8; 65536], 0))
+        .collect();
+    while disk.stalled() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let found = counts(&*disk);
+    assert_eq!(found.overflow_limit_bytes, Some(2 * MIB - GRANULE), "{found:?}");
+    assert!(found.overflow_used_bytes <= 2 * MIB - GRANULE && found.is_full, "{found:?}");
+    assert!(std::fs::metadata(fixture.path()).unwrap().len() <= 2 * MIB);
+    // A discard makes room below the limit.
+    assert_eq!(Client::new(&disk).run(DISCARD, 0, 2 * MIB, vec![]).0, Ok(()));
+    late.into_iter().for_each(|one| assert_eq!(one.wait().0, Ok(())));
+    assert_eq!(client.read(3 * MIB, 512), vec![48; 512]);
+    assert!(std::fs::metadata(fixture.path()).unwrap().len() <= 2 * MIB);
+    // A successor with a lower limit keeps what is there.
+    drop(client);
+    disk.deactivate().unwrap();
+    drop(disk);
+    fixture.overflow_size = Some(MIB);
+    let next: Arc<dyn Disk> = fixture.open();
+    assert_eq!(Client::new(&next).read(3 * MIB, 512), vec![48; 512]);
+}
+
 /// Returns the bytes that the host provides for a file.
 fn provided(file: &OwnedFd) -> u64 {
     rustix::fs::fstat(file).unwrap().st_blocks.unsigned_abs() * 512
@@ -259,8 +295,13 @@ fn what_a_guest_discards_goes_back_to_the_host() {
 #[test]
 fn an_overflow_file_with_foreign_contents_is_refused() {
     let mut fixture = Fixture::new(MIB, true);
-    let options =
-        || OverlayOptions { name: "test".into(), ram: MIB, read_only: false, waits_for_room: true };
+    let options = || OverlayOptions {
+        name: "test".into(),
+        ram: MIB,
+        overflow_size: None,
+        read_only: false,
+        waits_for_room: true,
+    };
     let refused = |fixture: &Fixture, memory| {
         let base = Arc::clone(&fixture.base);
         let disk = OverlayDisk::new(base, fixture.overflow(), options(), memory);

@@ -33,6 +33,7 @@ pub(crate) fn open(name: &str, size: u64) -> Arc<dyn Disk> {
             let options = OverlayOptions {
                 name: "overlay".into(),
                 ram: 64 << 20,
+                overflow_size: None,
                 read_only: false,
                 waits_for_room: true,
             };

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use model::report::{GoldenStats, WarmPhase};
-use model::rpc::{GoldenImport, GoldenRef, GoldenWarm};
+use model::report::{GoldenFile, GoldenStats, WarmPhase};
+use model::rpc::{GoldenClean, GoldenImport, GoldenRef, GoldenWarm};
 use model::spec::{BootSet, parse_size};
 use serde_json::{Value, json};
 use toolstack::ringway_io::RpcConnection;
@@ -20,6 +20,7 @@ use crate::table;
 
 /// Longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(30);
+const DAY_SECONDS: u64 = 24 * 60 * 60;
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 64 << 10;
 
@@ -31,6 +32,7 @@ const BLOCK_BYTES: u64 = 64 << 10;
   ringway golden warm d1 --cancel
   ringway golden boot-set export d1 > win10.boot
   ringway golden boot-set import win10.boot --cache /var/cache/ringway
+  ringway golden clean --cache /var/cache/ringway --keep 200G
 
 IMAGE is the id of a disk on the image, or the identity that status shows. Exit codes: 0 done, 1 failed
 (the cause is on standard error), 2 wrong usage.")]
@@ -45,6 +47,8 @@ enum Action {
     Status(Status),
     /// Fetch a whole image into its cache file, in the background
     Warm(Warm),
+    /// Remove cache files that no machine uses any more
+    Clean(Clean),
     /// Export and import the blocks that the first machines read
     #[command(subcommand)]
     BootSet(BootSetAction),
@@ -81,6 +85,29 @@ struct Warm {
     cancel: bool,
     #[command(flatten)]
     sockets: SocketOptions,
+}
+
+/// Options of `ringway golden clean`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway golden clean --cache /var/cache/ringway                   (all that is unused for 30 days)
+  ringway golden clean --cache /var/cache/ringway --unused-for 0 --keep 200G
+
+A file goes with its boot set and its digest, the one first whose last use is longest ago. A file that a
+process uses never goes.")]
+struct Clean {
+    /// Cache directory, as in the backend of the disks
+    #[arg(long, value_name = "DIR")]
+    cache: PathBuf,
+    /// Bytes that all cache files together may keep
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
+    keep: u64,
+    /// Days for which a file must be unused
+    #[arg(long, value_name = "DAYS", default_value_t = 30)]
+    unused_for: u32,
+    /// Control socket of a running ringway-io that does the work [default: start one]
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL")]
+    control: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,6 +157,7 @@ impl Golden {
         match self.action {
             Action::Status(status) => status.execute().await?,
             Action::Warm(warm) => warm.execute().await?,
+            Action::Clean(clean) => clean.execute().await?,
             Action::BootSet(BootSetAction::Export(export)) => {
                 let call = json!(GoldenRef { image: export.image.clone() });
                 let method = "golden.export_boot_set";
@@ -180,6 +208,30 @@ impl Warm {
             false => ("golden.warm", json!(GoldenWarm { image: image.clone(), rate })),
         };
         call_owner(&sockets, &image, method, params).await.map(drop)
+    }
+}
+
+impl Clean {
+    async fn execute(self) -> anyhow::Result<()> {
+        let unused_seconds = u64::from(self.unused_for) * DAY_SECONDS;
+        let cache = std::path::absolute(&self.cache)?;
+        let call = json!(GoldenClean { cache, keep: self.keep, unused_seconds });
+        with_ringway_io(self.control.as_deref(), async |connection, _| {
+            let found = connection.call("golden.clean", call, DEADLINE).await?;
+            let files: Vec<GoldenFile> = serde_json::from_value(found)?;
+            let mut table = table::new(&["image", "MiB", "unused for days", "state"], usize::MAX);
+            for file in files {
+                let state = match (file.is_removed, file.problem) {
+                    (true, _) => "removed".into(),
+                    (false, Some(problem)) => format!("stays: {problem}"),
+                    (false, None) => "stays".into(),
+                };
+                let days = (file.unused_seconds / DAY_SECONDS).to_string();
+                table.add_row([file.identity, (file.bytes >> 20).to_string(), days, state]);
+            }
+            print(&table.to_string())
+        })
+        .await
     }
 }
 
@@ -252,9 +304,16 @@ fn state(golden: &GoldenStats) -> String {
     if let Some(problem) = &golden.file_problem {
         return format!("blocks stay in memory: {problem}");
     }
-    let Some(warm) = &golden.warm else { return "serving".into() };
+    if let Some(found) = &golden.other_digest {
+        return format!("wrong bytes: their digest is sha256:{found}");
+    }
+    let Some(warm) = &golden.warm else {
+        return if golden.is_verified { "verified" } else { "serving" }.into();
+    };
     match (warm.phase, &warm.problem) {
         (WarmPhase::Running, _) => "warming".into(),
+        (WarmPhase::Checking, _) => "calculating the digest".into(),
+        (WarmPhase::Done, _) if golden.is_verified => "warm, verified".into(),
         (WarmPhase::Done, _) => "warm".into(),
         (WarmPhase::Canceled, _) => "warming canceled".into(),
         (WarmPhase::Failed, problem) => {

@@ -43,6 +43,10 @@ fn an_image_is_shown_warmed_and_its_boot_set_moves() {
     eventually("the image is warm", || status()[0]["golden"]["warm"]["phase"] == "done");
     assert_eq!(status()[0]["golden"]["stored"], 32);
     assert!(io.stdout(&["golden", "status"]).contains("2 of 2 MiB, 100 %"));
+    let here = cache.to_str().unwrap();
+    let clean = ["golden", "clean", "--cache", here, "--unused-for", "0"];
+    assert!(io.stdout(&clean).contains("stays: a process uses it"));
+    assert!(io.stdout(&["golden", "clean", "--cache", here, "--keep", "1G"]).contains(&identity));
     for (words, reason) in [
         (&["golden", "warm", "x"][..], "no disk here is on the golden image"),
         (&["golden", "warm", "d1", "--rate", "1K"], "rate must be at least"),

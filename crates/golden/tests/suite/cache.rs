@@ -2,6 +2,7 @@
 
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use disk::conformance::Client;
 use disk::{Disk, RequestKind, WarmPhase};
@@ -247,4 +248,107 @@ fn a_boot_set_is_exported_and_imported() {
     let ahead = open(&server.source, &other);
     wait_until(|| ahead.cache_state().unwrap().stored == 3);
     assert!([3, 9, 70].iter().eq(server.served.blocks.lock().unwrap().keys()));
+}
+
+/// Returns the SHA-256 of bytes, as `sha256sum` prints it.
+fn sha256(bytes: &[u8]) -> String {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    let output = std::process::Command::new("sha256sum").arg(file.path()).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()[..64].into()
+}
+
+#[test]
+fn a_warm_image_has_the_digest_of_its_identity_or_says_so() {
+    let bytes = image(20);
+    // The last block is a part of one.
+    let bytes = bytes[..bytes.len() - 1024].to_vec();
+    let (right, wrong) = (sha256(&bytes), "ab".repeat(32));
+    for (digest, is_right) in [(&right, true), (&wrong, false)] {
+        let cache = TempDir::new().unwrap();
+        let server = Server::nbd(bytes.clone());
+        let identity = Some(format!("sha256:{digest}"));
+        let spec = GoldenImage { identity, ..spec(&server.source, &cache) };
+        let disk = Arc::new(golden::open(&spec, 512).unwrap());
+        let state = || disk.cache_state().unwrap();
+        assert_eq!((state().is_verified, state().other_digest), (false, None));
+        golden::warm(disk.identity(), None).unwrap();
+        wait_until(|| matches!(state().warm.unwrap().phase, WarmPhase::Done | WarmPhase::Failed));
+        let warm = state().warm.unwrap();
+        assert_eq!(warm.phase == WarmPhase::Done, is_right, "{warm:?}");
+        assert_eq!(state().is_verified, is_right);
+        assert_eq!(state().other_digest, (!is_right).then(|| right.clone()));
+        assert_eq!(warm.problem.is_some_and(|it| it.contains(&right)), !is_right);
+        assert_eq!(disk.digest_problem().is_some(), !is_right);
+        // Another process knows it, too.
+        let copy = copy(&cache);
+        let next = golden::open(&GoldenImage { cache: copy.path().into(), ..spec }, 512).unwrap();
+        let next = next.cache_state().unwrap();
+        assert_eq!((next.is_verified, next.other_digest), (is_right, state().other_digest));
+    }
+}
+
+#[test]
+fn a_block_that_is_damaged_when_the_digest_is_calculated_is_fetched_again() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(20));
+    let server = Server::nbd(bytes.clone());
+    let identity = Some(format!("sha256:{}", sha256(&bytes)));
+    let spec = GoldenImage { identity, ..spec(&server.source, &cache) };
+    let disk = golden::open(&spec, 512).unwrap();
+    golden::warm(disk.identity(), None).unwrap();
+    wait_until(|| disk.cache_state().unwrap().is_verified);
+    let mut file = std::fs::OpenOptions::new().write(true).open(cache_file(&cache)).unwrap();
+    file.seek(SeekFrom::Start(5 * BLOCK as u64)).unwrap();
+    file.write_all(b"damage").unwrap();
+    // All blocks count as stored, so that only the digest reads them.
+    golden::warm(disk.identity(), None).unwrap();
+    wait_until(|| disk.cache_state().unwrap().warm.unwrap().phase == WarmPhase::Done);
+    assert_eq!(server.served.totals(), (20, 2));
+}
+
+#[test]
+fn a_clean_up_removes_the_longest_unused_files_and_none_in_use() {
+    let cache = TempDir::new().unwrap();
+    let servers: Vec<Server> = (0..4).map(|_| Server::nbd(image(4))).collect();
+    let files: Vec<_> = servers
+        .iter()
+        .zip((1..5).rev())
+        .map(|(server, days)| {
+            let disk = Arc::new(open(&server.source, &cache));
+            read(&Client::new(&(disk.clone() as Arc<dyn Disk>)), 0, 4 * BLOCK);
+            let state = disk.cache_state().unwrap();
+            let used = std::time::SystemTime::now() - Duration::from_secs(days * 86400);
+            let file = std::fs::File::options().write(true).open(&state.file).unwrap();
+            std::fs::write(state.file.with_extension("boot"), b"{}").unwrap();
+            (state.file, file, used)
+        })
+        .collect();
+    // The threads of an image end after its last disk.
+    wait_until(|| {
+        files.iter().all(|(_, file, _)| {
+            use rustix::fs::{FlockOperation, flock};
+            let is_free = flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            flock(file, FlockOperation::Unlock).unwrap();
+            is_free
+        })
+    });
+    files.iter().for_each(|(_, file, used)| file.set_modified(*used).unwrap());
+    // The oldest one is in use. A foreign file is none of ours.
+    let user = open(&servers[0].source, &cache);
+    files[0].1.set_modified(files[0].2).unwrap();
+    std::fs::write(cache.path().join("other.golden"), vec![1; 5000]).unwrap();
+    let there = || files.iter().map(|(path, ..)| path.exists()).collect::<Vec<_>>();
+    let day = Duration::from_secs(86400);
+    let clean = |keep, days| golden::clean_up(cache.path(), keep, day * days).unwrap();
+    let found = clean(0, 10);
+    assert_eq!((found.len(), found.iter().any(|file| file.is_removed)), (4, false));
+    let bytes = found[1].bytes;
+    clean(3 * bytes + bytes / 2, 0);
+    assert_eq!(there(), [true, false, true, true], "one is enough, and the oldest one is in use");
+    assert!(!files[1].0.with_extension("boot").exists());
+    let found = clean(0, 2);
+    assert_eq!(there(), [true, false, false, true]);
+    assert!(found[0].problem.as_ref().is_some_and(|problem| problem.contains("uses it")));
+    drop(user);
+    assert!(cache.path().join("other.golden").exists());
 }

@@ -188,7 +188,8 @@ fn carry_out(
         call @ (Call::GoldenWarm(_)
         | Call::GoldenCancel(_)
         | Call::GoldenExport(_)
-        | Call::GoldenImport(_)) => golden_calls::run(call, disk_registry),
+        | Call::GoldenImport(_)
+        | Call::GoldenClean(_)) => golden_calls::run(call, disk_registry),
         Call::Stats(query) => value::<Stats>(disk_registry.stats(query.id.as_deref())?),
         Call::Metrics => metrics(disk_registry),
         Call::Upgrade(upgrade) => {

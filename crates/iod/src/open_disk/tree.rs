@@ -197,10 +197,11 @@ impl<'a> TreeOpener<'a> {
                 let disk = golden::open(image, block_size)?;
                 self.golden_identity = Some(disk.identity().to_owned());
                 self.notes.extend(disk.problem());
+                self.notes.extend(disk.digest_problem());
                 Arc::new(disk)
             }
-            Backend::Overlay { base, ram, overflow } => {
-                self.overlay_over(base, (*ram, overflow.as_ref()), told)?
+            Backend::Overlay { base, ram, overflow, overflow_size } => {
+                self.overlay_over(base, *ram, (overflow.as_ref(), *overflow_size), told)?
             }
             Backend::Raw { child, offset, size } => {
                 // A window says that it is raw.

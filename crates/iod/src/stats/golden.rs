@@ -21,12 +21,15 @@ pub(super) fn of(state: CacheState) -> GoldenStats {
         evicted,
         problem: state.problem,
         warm: state.warm.map(warm),
+        other_digest: state.other_digest,
+        is_verified: state.is_verified,
     }
 }
 
 fn warm(state: WarmState) -> WarmStats {
     let phase = match state.phase {
         disk::WarmPhase::Running => WarmPhase::Running,
+        disk::WarmPhase::Checking => WarmPhase::Checking,
         disk::WarmPhase::Done => WarmPhase::Done,
         disk::WarmPhase::Canceled => WarmPhase::Canceled,
         disk::WarmPhase::Failed => WarmPhase::Failed,

@@ -175,6 +175,12 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
     if let Some(problem) = served_disk.cache_state().and_then(|state| state.problem) {
         return Some(format!("blocks of {place} wait for its source: {problem}"));
     }
+    if let Some(found) = served_disk.cache_state().and_then(|state| state.other_digest) {
+        return Some(format!(
+            "the bytes of {place} have the digest sha256:{found}, which is not that of its identity; \
+             shut down its machines, and give the right image or the right digest"
+        ));
+    }
     if waiting == 0 {
         return None;
     }

@@ -11,6 +11,7 @@ pub(super) fn of(counts: OverlayCounts) -> OverlayStats {
         has_overflow: counts.has_overflow,
         overflow_used_bytes: counts.overflow_used_bytes,
         overflow_limit_bytes: counts.overflow_limit_bytes,
+        overflow_size_bytes: counts.overflow_size_bytes,
         moved_bytes: counts.moved_bytes,
         hits: counts.memory_reads,
         overflow_reads: counts.overflow_reads,

@@ -1,5 +1,6 @@
 //! Tests of `iod`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+#![allow(clippy::print_stdout, reason = "a test reports what it saw")]
 
 mod actor;
 mod arrivals;

@@ -24,6 +24,10 @@ pub(super) fn full(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         fill(overlay),
     );
     let step = match overlay.has_overflow {
+        true if overlay.is_at_size() => {
+            "delete files in the guest, which discards their blocks; the overflow file has the \
+             overflow_size that the disk allows"
+        }
         true => {
             "make room in the file system of the overflow file, or delete files in the guest, which \
              discards their blocks"

@@ -38,6 +38,30 @@ pub struct GoldenStats {
     /// Fetching of the whole image, if an operator asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmStats>,
+    /// SHA-256 of the bytes, if a warm image had another one than its identity says. Machines that use
+    /// the image read wrong bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_digest: Option<String>,
+    /// Whether the bytes had the digest of the identity when the image was warmed.
+    pub is_verified: bool,
+}
+
+/// Cache file of an image, as a clean-up has found it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoldenFile {
+    /// Identity of the image.
+    pub identity: String,
+    /// Path of the file.
+    pub file: PathBuf,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// Seconds since its last use: the last open, or the last store of a block.
+    pub unused_seconds: u64,
+    /// Whether it was removed.
+    pub is_removed: bool,
+    /// Reason why it was not removed although it is old enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Fetching of a whole golden image into its cache file.
@@ -59,7 +83,9 @@ pub struct WarmStats {
 pub enum WarmPhase {
     /// Blocks are being fetched, or wait for the source.
     Running,
-    /// All blocks are in the cache file.
+    /// All blocks are in the cache file. Their digest is calculated.
+    Checking,
+    /// All blocks are in the cache file. If the identity is a digest, it is theirs.
     Done,
     /// An operator has ended it.
     Canceled,

@@ -22,7 +22,7 @@ pub use counts::{Latency, OpCounts};
 pub use disk::{
     DiskState, DiskStats, DriverStarts, ExportStats, Fence, Geometry, StorageErrors, Stuck,
 };
-pub use golden::{GoldenStats, WarmPhase, WarmStats};
+pub use golden::{GoldenFile, GoldenStats, WarmPhase, WarmStats};
 pub use layers::LayerStats;
 pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};
 pub use overlay::OverlayStats;

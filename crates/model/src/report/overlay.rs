@@ -18,6 +18,9 @@ pub struct OverlayStats {
     /// while that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow_limit_bytes: Option<u64>,
+    /// Most bytes of the overflow file that the disk allows. Absent if it does not limit them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overflow_size_bytes: Option<u64>,
     /// Bytes of blocks that were moved to the overflow file.
     pub moved_bytes: u64,
     /// Reads that memory alone has answered.
@@ -58,6 +61,12 @@ impl OverlayStats {
         Some(self.ram_bytes.saturating_sub(self.ram_used_bytes).saturating_add(overflow))
     }
 
+    /// Returns whether the overflow file is as large as the disk allows: more room would not help.
+    pub fn is_at_size(&self) -> bool {
+        // A place is 4 KiB, and the first one is the header.
+        self.overflow_size_bytes.is_some_and(|size| self.overflow_used_bytes + 2 * 4096 > size)
+    }
+
     /// Sets [`Self::full_in_seconds`] from the other values.
     #[must_use]
     pub fn with_forecast(self) -> Self {
@@ -84,6 +93,8 @@ mod tests {
         let known =
             OverlayStats { overflow_limit_bytes: Some(2000), overflow_used_bytes: 1900, ..both };
         assert_eq!((known.used_bytes(), known.room_bytes()), (2300, Some(700)));
-        assert_eq!(forecast(known), Some(70));
+        assert_eq!(forecast(known.clone()), Some(70));
+        assert!(!known.is_at_size());
+        assert!(OverlayStats { overflow_size_bytes: Some(8000), ..known }.is_at_size());
     }
 }

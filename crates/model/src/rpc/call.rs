@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    Detach, DiskRef, GoldenImport, GoldenRef, GoldenWarm, KnownFull, NicRef, Replace, Resize,
-    RpcError, SetCaps, SetLimits, SetPoll, SetWeight, Snapshot, StatsQuery, Unexport, Upgrade,
-    code,
+    Detach, DiskRef, GoldenClean, GoldenImport, GoldenRef, GoldenWarm, KnownFull, NicRef, Replace,
+    Resize, RpcError, SetCaps, SetLimits, SetPoll, SetWeight, Snapshot, StatsQuery, Unexport,
+    Upgrade, code,
 };
 use crate::calibration::{Calibrate, ProfileQuery};
 use crate::export::ExportSpec;
@@ -107,6 +107,8 @@ pub enum Call {
     GoldenExport(GoldenRef),
     /// `golden.import_boot_set`: store a boot set in a cache directory.
     GoldenImport(GoldenImport),
+    /// `golden.clean`: remove cache files that no process uses.
+    GoldenClean(GoldenClean),
     /// `stats`: report everything, or one disk or NIC.
     Stats(StatsQuery),
     /// `metrics`: report everything in the OpenMetrics text format.
@@ -121,7 +123,7 @@ pub enum Call {
 }
 
 /// All methods that [`Call::parse`] knows.
-pub const METHODS: [&str; 46] = [
+pub const METHODS: [&str; 47] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -163,6 +165,7 @@ pub const METHODS: [&str; 46] = [
     "golden.cancel",
     "golden.export_boot_set",
     "golden.import_boot_set",
+    "golden.clean",
     "stats",
     "metrics",
     "upgrade",
@@ -296,6 +299,13 @@ impl Call {
                 }
                 import.boot_set.validate().map_err(invalid)?;
                 Ok(Self::GoldenImport(import))
+            }
+            "golden.clean" => {
+                let clean: GoldenClean = typed(params)?;
+                if !clean.cache.is_absolute() {
+                    return Err(invalid("cache must be an absolute path".into()));
+                }
+                Ok(Self::GoldenClean(clean))
             }
             other => Err(unknown(other)),
         }

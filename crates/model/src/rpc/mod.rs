@@ -11,9 +11,9 @@ use serde_json::Value;
 
 pub use call::{Call, METHODS};
 pub use params::{
-    Detach, DiskRef, GoldenImport, GoldenRef, GoldenWarm, KnownFull, MAX_SNAPSHOT_DISKS, NicRef,
-    Replace, Resize, SetCaps, SetLimits, SetPoll, SetWeight, Snapshot, SnapshotDisk, StatsQuery,
-    Unexport, Upgrade,
+    Detach, DiskRef, GoldenClean, GoldenImport, GoldenRef, GoldenWarm, KnownFull,
+    MAX_SNAPSHOT_DISKS, NicRef, Replace, Resize, SetCaps, SetLimits, SetPoll, SetWeight, Snapshot,
+    SnapshotDisk, StatsQuery, Unexport, Upgrade,
 };
 pub use replies::{
     Adopted, DiskReply, ExportReply, FullReply, MetricsReply, NicReply, ReplaceReply, StatsReply,

@@ -203,6 +203,20 @@ pub struct GoldenImport {
     pub boot_set: BootSet,
 }
 
+/// Parameters of `golden.clean`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GoldenClean {
+    /// Absolute path of the cache directory.
+    pub cache: PathBuf,
+    /// Bytes that all cache files together may keep. When absent, none stays that is unused for long
+    /// enough.
+    #[serde(default)]
+    pub keep: u64,
+    /// Seconds for which a file must be unused to be removed.
+    pub unused_seconds: u64,
+}
+
 /// Parameters of `upgrade`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -100,6 +100,12 @@ pub enum Backend {
         /// new one.
         #[serde(skip_serializing_if = "Option::is_none")]
         overflow: Option<FileRef>,
+        /// Most bytes of the overflow file, at least [`MIN_OVERFLOW_BYTES`]. By default as many as its
+        /// storage has room for.
+        ///
+        /// [`MIN_OVERFLOW_BYTES`]: super::MIN_OVERFLOW_BYTES
+        #[serde(skip_serializing_if = "Option::is_none")]
+        overflow_size: Option<u64>,
     },
 }
 
@@ -115,7 +121,7 @@ enum Node {
     Raw { child: Value, offset: u64, size: u64 },
     Qcow2 { file: FileRef, backing: Option<Value> },
     Vhd { file: FileRef, backing: Option<Value> },
-    Overlay { base: Value, ram: u64, overflow: Option<FileRef> },
+    Overlay { base: Value, ram: u64, overflow: Option<FileRef>, overflow_size: Option<u64> },
 }
 
 impl TryFrom<Value> for Backend {
@@ -148,8 +154,8 @@ fn parse(value: Value, depth: usize) -> Result<Backend, String> {
         Node::Vhd { file, backing } => {
             Backend::Vhd { file, backing: backing.map(child).transpose()? }
         }
-        Node::Overlay { base, ram, overflow } => {
-            Backend::Overlay { base: child(base)?, ram, overflow }
+        Node::Overlay { base, ram, overflow, overflow_size } => {
+            Backend::Overlay { base: child(base)?, ram, overflow, overflow_size }
         }
     })
 }
@@ -336,8 +342,8 @@ impl Backend {
             if let Self::Golden(golden) = node {
                 golden.validate(block_size)?;
             }
-            if let Self::Overlay { base, ram, overflow } = node {
-                overlay::validate(above, base, (*ram, overflow.as_ref()))?;
+            if let Self::Overlay { base, ram, overflow, overflow_size } = node {
+                overlay::validate(above, base, (*ram, overflow.as_ref(), *overflow_size))?;
             }
             node.validate_size(block_size)?;
         }

@@ -36,9 +36,10 @@ impl Backend {
     /// first. `None` if they do not, or a raw image would lie over another one.
     #[must_use]
     pub fn merged(&self, images: &[&Path], into: (&Path, ImageFormat)) -> Option<Self> {
-        if let Self::Overlay { base, ram, overflow } = self {
+        if let Self::Overlay { base, ram, overflow, overflow_size } = self {
+            let (ram, overflow, overflow_size) = (*ram, overflow.clone(), *overflow_size);
             let base = Box::new(base.merged(images, into)?);
-            return Some(Self::Overlay { base, ram: *ram, overflow: overflow.clone() });
+            return Some(Self::Overlay { base, ram, overflow, overflow_size });
         }
         let (file, format) = self.image()?;
         if file.path() == images.first().copied() {
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(merged(&["a.qcow2", "b.qcow2"], "m.raw", ImageFormat::Raw), None);
         let over = |base: Backend| {
             let overflow = Some("o".into());
-            Backend::Overlay { base: Box::new(base), ram: 0, overflow }
+            Backend::Overlay { base: Box::new(base), ram: 0, overflow, overflow_size: None }
         };
         let images = ["b.qcow2", "c.qcow2"].map(Path::new);
         let below_overlay = over(tree.clone()).merged(&images, (Path::new("m.qcow2"), qcow2));

@@ -33,7 +33,9 @@ pub use golden::{
 pub use model_disk::{
     DeviceModel, DeviceSpeed, FlashModel, MAX_MODEL_DISK_BYTES, ModelDisk, PipeModel, SpindleModel,
 };
-pub use overlay::{MAX_OVERLAY_RAM_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES};
+pub use overlay::{
+    MAX_OVERLAY_RAM_BYTES, MIN_OVERFLOW_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES,
+};
 pub use text::{parse_size, parse_time_ms};
 
 /// Maximum number of queues of a disk. QEMU's limit for a virtio device is 1024. With 256, two

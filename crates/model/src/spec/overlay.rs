@@ -9,11 +9,14 @@ pub const MIN_OVERLAY_RAM_BYTES: u64 = 4 << 20;
 /// Most memory of an overlay in bytes.
 pub const MAX_OVERLAY_RAM_BYTES: u64 = 1 << 40;
 
+/// Least limit of an overflow file in bytes.
+pub const MIN_OVERFLOW_BYTES: u64 = 1 << 20;
+
 /// Checks an overlay with `above` nodes above it.
 pub(super) fn validate(
     above: usize,
     base: &Backend,
-    (ram, overflow): (u64, Option<&FileRef>),
+    (ram, overflow, overflow_size): (u64, Option<&FileRef>, Option<u64>),
 ) -> Result<(), SpecError> {
     let problem = |text: String| refuse("backend", text);
     if above > 0 {
@@ -26,6 +29,12 @@ pub(super) fn validate(
     }
     if ram == 0 && overflow.is_none() {
         return problem("ram of the overlay is 0; give memory or an overflow file".into());
+    }
+    if overflow_size.is_some_and(|size| overflow.is_none() || size < MIN_OVERFLOW_BYTES) {
+        return problem(format!(
+            "overflow_size of the overlay limits an overflow file to at least {MIN_OVERFLOW_BYTES} \
+             bytes; give both, or none"
+        ));
     }
     let (least, most) = (MIN_OVERLAY_RAM_BYTES, MAX_OVERLAY_RAM_BYTES);
     if ram != 0 && !(least..=most).contains(&ram) {
@@ -98,6 +107,15 @@ mod tests {
             (overlay((4 << 20) + 512, None, raw()), "is no multiple of 4096"),
             (overlay(4 << 20, None, json!({"null": 4096})), "have no contents"),
             (overlay(4 << 20, None, json!({"memory": 4096})), "have no contents"),
+            (
+                json!({"overlay": {"base": raw(), "ram": 4 << 20, "overflow_size": 1 << 30}}),
+                "give both",
+            ),
+            (
+                json!({"overlay": {"base": raw(), "ram": 4 << 20, "overflow": "/o",
+                                   "overflow_size": 4096}}),
+                "at least 1048576",
+            ),
             (overlay(4 << 20, Some("/b.raw"), raw()), "is in the tree twice"),
             (overlay(4 << 20, Some(""), raw()), "file path is empty"),
             (overlay(4 << 20, None, inner()), "put no node above it"),

@@ -16,7 +16,8 @@ impl TreeOpener<'_> {
     pub(super) fn overlay_over(
         &mut self,
         base: &Backend,
-        (ram, overflow): (u64, Option<&FileRef>),
+        ram: u64,
+        (overflow, overflow_size): (Option<&FileRef>, Option<u64>),
         told: Option<u64>,
     ) -> Result<Arc<dyn Disk>, OpenError> {
         let ram = if ram == 0 { MIN_OVERLAY_RAM_BYTES } else { ram };
@@ -45,6 +46,7 @@ impl TreeOpener<'_> {
         let options = OverlayOptions {
             name: format!("the overlay of disk {}", self.spec.id).into(),
             ram,
+            overflow_size,
             read_only: false,
             waits_for_room: self.spec.on_full == OnFull::Wait,
         };

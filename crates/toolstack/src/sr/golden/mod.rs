@@ -313,6 +313,7 @@ impl SrDriver for GoldenDriver {
                 base: Box::new(base),
                 ram: config.write_cache_ram,
                 overflow: Some(overflow.into()),
+                overflow_size: None,
             })
         })
     }
