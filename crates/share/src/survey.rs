@@ -62,7 +62,7 @@ impl Survey {
 }
 
 /// Returns whether a reactor has not taken its kick in time.
-fn is_stalled(kicked: u64, now: u64) -> bool {
+pub(crate) fn is_stalled(kicked: u64, now: u64) -> bool {
     kicked != 0 && now.saturating_sub(kicked) > STALLED_NS
 }
 

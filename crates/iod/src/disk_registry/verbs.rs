@@ -15,6 +15,10 @@ use crate::lifecycle::{Phase, Verb, VerbDecision};
 use crate::limits::of_tree;
 use crate::served_disk::{Replacement, ServedDisk, ServedDiskError, swap_all};
 
+/// Note on a weight or a floor that has no effect.
+const NOT_MEASURED: &str = "the storage of the disk was not measured, so that weight and floors have \
+                            no effect; `ringway calibrate FOLDER --store` measures it";
+
 impl DiskRegistry {
     /// Locks a disk's image and serves the disk.
     ///
@@ -174,15 +178,20 @@ impl DiskRegistry {
         })
     }
 
-    /// Sets the share of a disk in its storage.
+    /// Sets the share of a disk in its storage. The reply has a note if that has no effect.
     ///
     /// # Errors
     /// No such disk, or another verb is running.
     pub fn set_share(&self, id: &str, share: DiskShare) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Weight, |served_disk| {
+        let mut notes = Vec::new();
+        let reply = self.verb(id, Verb::Weight, |served_disk| {
             served_disk.set_share(share);
+            if share != DiskShare::default() && served_disk.share_report().is_none() {
+                notes.push(NOT_MEASURED.to_owned());
+            }
             Ok(())
-        })
+        })?;
+        Ok(DiskReply { notes, ..reply })
     }
 
     /// Changes the polling of a disk.

@@ -220,9 +220,13 @@ fn a_profile_that_does_not_fit_is_not_used_and_says_so() {
     let reply = caller.call("disk.attach", io.spec("d", json!({ "file": path }))).unwrap();
     assert!(reply["notes"][0].as_str().unwrap().contains("allowed are"), "{reply}");
     assert_eq!(stats(&mut caller, "d").share, None);
+    let set = caller.call("disk.weight", json!({"id": "d", "weight": 7})).unwrap();
+    assert!(set["notes"][0].as_str().unwrap().contains("was not measured"), "{set}");
     // The right one joins the disk.
     store(&io);
     assert_eq!(use_profile(&io, &mut caller).disks, ["d"]);
+    let set = caller.call("disk.weight", json!({"id": "d", "weight": 7})).unwrap();
+    assert!(set["notes"].is_null(), "{set}");
     for (weight, fine) in [(0, false), (1, true), (1000, true), (1001, false), (u64::MAX, false)] {
         let set = caller.call("disk.weight", json!({"id": "d", "weight": weight}));
         assert_eq!(set.is_ok(), fine, "{weight}: {set:?}");

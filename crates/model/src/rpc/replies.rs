@@ -17,8 +17,8 @@ pub struct DiskReply {
     pub state: DiskState,
     /// Geometry as the guest sees it.
     pub geometry: Geometry,
-    /// Notes for the caller of `disk.attach`: unusual properties of the disk, with remedies. Empty
-    /// in other replies.
+    /// Notes for the caller of `disk.attach`: unusual properties of the disk, with remedies; and of
+    /// `disk.weight`, if its numbers have no effect. Empty in other replies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

@@ -29,10 +29,26 @@ impl<M: AsRef<[AtomicU64]>, K: Copy> DispatchQueue<M, K> {
     /// reactor goes first.
     pub fn next(&mut self, now: u64) -> Option<Dispatch<K>> {
         self.refresh(now);
-        order::take_kick(self.share.reactor(self.reactor).reactor(ReactorCell::Kicked));
+        let kicked = self.share.reactor(self.reactor).reactor(ReactorCell::Kicked);
+        if survey::is_stalled(kicked.load(Relaxed), now) {
+            self.forget_stall(now);
+        }
+        order::take_kick(kicked);
         match self.choose(true, now) {
             Ok(dispatch) => dispatch,
             Err(NoDiscardSlot) => self.choose(false, now).unwrap_or(None),
+        }
+    }
+
+    /// Lifts the disks of this reactor after others have passed it over: what they got meanwhile was a
+    /// share that nobody used. Otherwise a disk of much weight would keep all others out until it
+    /// has caught up.
+    fn forget_stall(&self, now: u64) {
+        // Virtual time is that of the others.
+        order::publish(self.share.reactor(self.reactor).reactor(ReactorCell::Key), NO_KEY);
+        let virtual_time = self.survey(now).virtual_time;
+        for (slot, _) in self.disks.iter().enumerate().filter(|(_, held)| !held.is_empty()) {
+            charge::lift(self.share.state().disk(slot), virtual_time, self.credit());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Equal disks: a total never falls, and shares are equal.
 
-use super::{KIB, MIB, SECOND, US, length, profile};
+use super::{KIB, MIB, MS, SECOND, US, length, profile};
 use crate::device::{Model, Pipe};
 use crate::profile::Piece;
 use crate::simulation::workload::Workload;
@@ -81,6 +81,19 @@ fn a_disk_with_more_queues_gets_no_more() {
     for count in COUNTS {
         let report = unequal_queues(count).run();
         assert!(report.spread(0..count) <= 1.02, "{count} disks: {}", report.line());
+    }
+}
+
+#[test]
+fn a_request_waits_for_the_share_of_its_disk_and_for_stalls() {
+    // 16 requests of 64 KiB at the hundredth part of 800 MB/s take 0.13 s.
+    for (stall, most) in [(0, 145 * MS), (20 * MS, 360 * MS)] {
+        let mut scenario = unequal_queues(100);
+        scenario.stalls = stall;
+        let report = scenario.run();
+        let worst = report.disks.iter().map(|disk| disk.percentile(99)).max().unwrap();
+        println!("stalls of up to {} ms: worst p99 {} ms", stall / MS, worst / MS);
+        assert!(worst <= most, "{worst}: {}", report.line());
     }
 }
 

@@ -7,6 +7,7 @@ mod slow;
 mod sparse;
 mod spindle;
 mod splitting;
+mod stalls;
 mod weights;
 
 use std::sync::OnceLock;

@@ -12,8 +12,8 @@ use crate::turn;
 
 /// Seeds beyond those of short runs that have failed.
 const FAILED: [u64; 1] = [81_462];
-/// Longest time that the host takes from a reactor.
-const STALL: u64 = 500 * US;
+/// Longest times that the host takes from a reactor.
+const STALLS: [u64; 8] = [0, 0, 0, 0, 500 * US, 2 * MS, 5 * MS, 20 * MS];
 
 fn scenario(seed: u64) -> Scenario {
     let mut random = Random::new(seed);
@@ -33,7 +33,7 @@ fn scenario(seed: u64) -> Scenario {
     scenario.warm_up_ns = 2 * MS;
     scenario.length_ns = if spins { 10 * SECOND } else { 2 * SECOND };
     scenario.commands_max = 2_000;
-    scenario.stalls = if random.one_in(2) { STALL } else { 0 };
+    scenario.stalls = random.pick(&STALLS);
     let floors = random.one_in(4);
     for _ in 0..random.range(1, 24) {
         let weight = random.pick(&[1, 10, 50, 100, 100, 100, 200, 400, 1000]);

@@ -1,6 +1,6 @@
 //! A sparse reader among hogs.
 
-use super::{KIB, MS, SECOND, length, profile};
+use super::{KIB, MIB, MS, SECOND, length, profile};
 use crate::device::{Flash, Model, Pipe};
 use crate::simulation::report::Report;
 use crate::simulation::workload::Workload;
@@ -47,4 +47,25 @@ fn a_sparse_reader_waits_at_most_a_knee_longer_on_an_array() {
 #[test]
 fn a_sparse_reader_waits_at_most_two_and_a_half_knees_longer_on_flash() {
     assert_sparse(Model::Flash(Flash::STRIPED), 25);
+}
+
+/// A restore writes beside guests that write little and flush often (OpenZFS issue 5867).
+#[test]
+fn guests_that_flush_do_not_wait_for_the_writes_of_a_restore() {
+    for model in [Model::Pipe(Pipe::ARRAY), Model::Flash(Flash::STRIPED)] {
+        let run = |scheduled: bool| {
+            let mut scenario = Scenario::new(model, scheduled.then(|| profile(model)));
+            scenario.reactors = 2;
+            let writes = Workload { mix: [100, 0, 0, 0], ..Workload::reads(MIB, 64) };
+            scenario.add(100, writes.sequential());
+            let guest = Workload { mix: [50, 0, 20, 0], ..Workload::reads(4 * KIB, 1) };
+            let guest = Workload { think_ns: 5 * MS, ..guest };
+            (0..4).for_each(|at| scenario.add(100, guest.clone().on(&[at % 2])));
+            scenario.run()
+        };
+        let (free, shared) = (run(false), run(true));
+        let worst = |report: &Report| report.disks[1..].iter().map(|it| it.percentile(99)).max();
+        assert!(worst(&shared) < worst(&free).map(|it| it / 10), "{model:?}: {}", shared.line());
+        assert!(shared.rate(0..1) >= 0.9 * free.rate(0..1), "{model:?}: {}", shared.line());
+    }
 }
