@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// A requirement of a test that some hosts cannot meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostRequirement {
-    /// A block device that can be made to stall: the blkio controller of control groups, version 1.
+    /// A block device that can be made to stall: the controller io or blkio of control groups.
     Stalling,
     /// Control groups with the CPU controller, and the right to create them.
     Groups,

@@ -10,6 +10,7 @@
 //! kernel closes it however the test ends. [`cpus`](crate::cpus) are restored in the same way.
 
 mod hanging;
+mod io_group;
 mod loop_device;
 mod profile;
 mod slow;
@@ -17,7 +18,6 @@ mod stalling;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::error::{Error, Result};
@@ -27,26 +27,6 @@ pub use loop_device::LoopDevice;
 pub use profile::store_profile;
 pub use slow::SlowStorage;
 pub use stalling::Stalling;
-
-/// Root of the controller that limits the requests of processes.
-const BLKIO: &str = "/sys/fs/cgroup/blkio";
-
-/// Returns whether this host can limit requests.
-fn is_limitable() -> bool {
-    Path::new(BLKIO).join("blkio.throttle.write_bps_device").exists()
-}
-
-/// Returns the path of a control group whose name is as unique as that of a temporary directory.
-fn group_of(dir: &Path) -> PathBuf {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    Path::new(BLKIO).join(format!("ringway-{}", name.trim_start_matches('.')))
-}
-
-/// Adds a process with all its threads to a control group.
-fn enclose(group: &Path, pid: u32) -> Result<()> {
-    std::fs::write(group.join("cgroup.procs"), pid.to_string())
-        .map_err(|error| Error::io(format!("cannot enclose process {pid}"), error))
-}
 
 /// Shell that removes the storage when this is dropped.
 #[derive(Debug)]
@@ -103,6 +83,7 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::process::Command;
     use std::sync::mpsc::RecvTimeoutError;
     use std::time::Duration;

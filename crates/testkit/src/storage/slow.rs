@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use model::calibration::{RequestCost, StorageDevice};
 use tempfile::TempDir;
 
-use super::{BLKIO, Guard, enclose, group_of, is_limitable, profile};
+use super::io_group::{END_GROUP, IoGroup};
+use super::{Guard, profile};
 use crate::error::{Error, Result};
-use crate::requirements::HostRequirement;
 
 /// Size of the file system in bytes.
 const BYTES: u64 = 512 << 20;
@@ -18,34 +18,30 @@ const DEPTH: u64 = 4;
 /// Time that the block layer may make a request wait, in nanoseconds: it gives out the bytes of a
 /// tenth of a second at a time.
 const LATENCY_NS: u64 = 200_000_000;
-/// Script that mounts, reports, waits, and cleans up. `$1`: image, `$2`: mount point, `$3`: group,
-/// `$4`: bytes a second.
+/// Script that mounts, reports, waits, and cleans up. `$1`: image, `$2`: mount point, `$3`: group.
 const GUARD: &str = r#"
 set -e
 mkfs.ext4 -q -F "$1" && mount -o loop "$1" "$2"
 number=$(mountpoint -d "$2")
 mkdir "$3" || { umount "$2"; exit 1; }
 trap '' INT TERM
-echo "$number $4" >"$3/blkio.throttle.read_bps_device"
-echo limited
+echo "$number"
 read -r _ || true
 set +e
-echo "$number 0" >"$3/blkio.throttle.read_bps_device"
-while read -r pid; do echo "$pid" >"$3/../cgroup.procs"; done <"$3/cgroup.procs"
-rmdir "$3"
+end_group "$3" "$number"
 umount "$2" 2>/dev/null || umount -l "$2"
 "#;
 
 /// A file system on a loop device of which chosen processes read few bytes a second. The block layer
 /// holds their requests back, so that the storage limits guests, however slow the host's CPUs are.
 ///
-/// Needs root, loop devices and the blkio controller of control groups, version 1.
+/// Needs root, loop devices and the controller io or blkio of control groups.
 #[derive(Debug)]
 pub struct SlowStorage {
     /// Guard, dropped first: it removes the limit and unmounts.
     _guard: Guard,
     place: PathBuf,
-    group: PathBuf,
+    group: IoGroup,
     bytes_per_second: u64,
     _dir: TempDir,
 }
@@ -57,19 +53,18 @@ impl SlowStorage {
     /// # Errors
     /// Root, a loop device or the controller is missing.
     pub fn new(bytes_per_second: u64) -> Result<Option<Self>> {
-        if !is_limitable() {
-            let needs = format!("needs root and the blkio controller, version 1, at {BLKIO}");
-            return HostRequirement::Stalling.leave_out(&needs).map(|()| None);
-        }
         let io = |what: &'static str| move |error| Error::io(what, error);
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;
+        let Some(group) = IoGroup::new(dir.path())? else { return Ok(None) };
         let (image, place) = (dir.path().join("fs"), dir.path().join("mount"));
         std::fs::create_dir(&place).map_err(io("cannot make a directory"))?;
         let file = std::fs::File::create(&image).map_err(io("cannot make an image"))?;
         file.set_len(BYTES).map_err(io("cannot make an image"))?;
-        let (group, rate) = (group_of(dir.path()), bytes_per_second.to_string());
-        let words = [image.as_os_str(), place.as_os_str(), group.as_os_str(), rate.as_ref()];
-        let (guard, _) = Guard::start(GUARD, &words, "slow storage needs root and loop devices")?;
+        let words = [image.as_os_str(), place.as_os_str(), group.path.as_os_str()];
+        let script = format!("{END_GROUP}{GUARD}");
+        let needs = "slow storage needs root and loop devices";
+        let (guard, number) = Guard::start(&script, &words, needs)?;
+        group.limit(&number, Some(bytes_per_second), false)?;
         Ok(Some(Self { _guard: guard, place, group, bytes_per_second, _dir: dir }))
     }
 
@@ -84,7 +79,7 @@ impl SlowStorage {
     /// # Errors
     /// There is no such process.
     pub fn enclose(&self, pid: u32) -> Result<()> {
-        enclose(&self.group, pid)
+        self.group.enclose(pid)
     }
 
     /// Stores the profile of this storage in a folder on it, so that disks share it. `device` is its

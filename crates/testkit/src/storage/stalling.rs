@@ -4,14 +4,12 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{BLKIO, Guard, enclose, group_of, is_limitable};
+use super::Guard;
+use super::io_group::{END_GROUP, IoGroup};
 use crate::error::{Error, Result};
-use crate::requirements::HostRequirement;
 
-/// Bytes a second while it stalls: no request completes during a test.
-const STALLED: &str = "1";
-/// No limit: all waiting requests continue.
-const FREE: &str = "0";
+/// Bytes a second while it stalls: no request completes during a test. The controller io refuses less.
+const STALLED: u64 = 2;
 /// Script that prints the device, waits, and cleans up. `$1`: image, `$2`: group.
 const GUARD: &str = r#"
 set -e
@@ -22,24 +20,21 @@ number=$(stat -c '%Hr:%Lr' "$device")
 echo "$number $device"
 read -r _ || true
 set +e
-echo "$number 0" >"$2/blkio.throttle.read_bps_device"
-echo "$number 0" >"$2/blkio.throttle.write_bps_device"
-while read -r pid; do echo "$pid" >"$2/../cgroup.procs"; done <"$2/cgroup.procs"
-rmdir "$2"
+end_group "$2" "$number"
 losetup -d "$device"
 "#;
 
 /// A loop device whose requests, reads and writes, can hang for chosen processes. The block layer
 /// holds them in the kernel. No thread sleeps for direct requests.
 ///
-/// Needs root, loop devices and the blkio controller of control groups, version 1.
+/// Needs root, loop devices and the controller io or blkio of control groups.
 #[derive(Debug)]
 pub struct Stalling {
     /// Guard, dropped first: it ends the stall before the other fields are dropped.
     _guard: Guard,
     device: PathBuf,
     number: String,
-    group: PathBuf,
+    group: IoGroup,
     _dir: TempDir,
 }
 
@@ -50,19 +45,14 @@ impl Stalling {
     /// # Errors
     /// Root, a loop device or the controller is missing.
     pub fn new(bytes: usize, fill: u8) -> Result<Option<Self>> {
-        if !is_limitable() {
-            let needs = format!(
-                "needs root and the blkio controller of control groups, version 1, at {BLKIO}"
-            );
-            return HostRequirement::Stalling.leave_out(&needs).map(|()| None);
-        }
         let io = |what: &'static str| move |error| Error::io(what, error);
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;
         let image = dir.path().join("image");
         std::fs::write(&image, vec![fill; bytes]).map_err(io("cannot write an image"))?;
-        let group = group_of(dir.path());
+        let Some(group) = IoGroup::new(dir.path())? else { return Ok(None) };
         let needs = "a device that stalls needs root and loop devices";
-        let (guard, line) = Guard::start(GUARD, &[&image, &group], needs)?;
+        let script = format!("{END_GROUP}{GUARD}");
+        let (guard, line) = Guard::start(&script, &[&image, &group.path], needs)?;
         let Some((number, device)) = line.split_once(' ') else {
             return Err(Error::io(needs, std::io::Error::other(line)));
         };
@@ -79,7 +69,7 @@ impl Stalling {
     /// Returns the control group of the processes for which it can hang.
     #[must_use]
     pub fn group(&self) -> &Path {
-        &self.group
+        &self.group.path
     }
 
     /// Adds process `pid` to those for which it can hang, with all its threads and those that they
@@ -88,7 +78,7 @@ impl Stalling {
     /// # Errors
     /// There is no such process.
     pub fn enclose(&self, pid: u32) -> Result<()> {
-        enclose(&self.group, pid)
+        self.group.enclose(pid)
     }
 
     /// Makes all further requests of the processes in its group hang.
@@ -96,7 +86,7 @@ impl Stalling {
     /// # Errors
     /// The controller refuses the limit.
     pub fn hang(&self) -> Result<()> {
-        self.limit(STALLED)
+        self.group.limit(&self.number, Some(STALLED), true)
     }
 
     /// Lets all hanging requests continue.
@@ -104,15 +94,6 @@ impl Stalling {
     /// # Errors
     /// The controller refuses the limit.
     pub fn answer(&self) -> Result<()> {
-        self.limit(FREE)
-    }
-
-    fn limit(&self, bytes_per_second: &str) -> Result<()> {
-        for way in ["read", "write"] {
-            let file = self.group.join(format!("blkio.throttle.{way}_bps_device"));
-            std::fs::write(file, format!("{} {bytes_per_second}", self.number))
-                .map_err(|error| Error::io("cannot set a limit", error))?;
-        }
-        Ok(())
+        self.group.limit(&self.number, None, true)
     }
 }
