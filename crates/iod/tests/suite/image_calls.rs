@@ -91,9 +91,8 @@ fn an_image_in_use_is_shown_but_neither_checked_nor_mapped() {
     // A disk has whole blocks, an image need not.
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len().next_multiple_of(4096)).unwrap();
-    let mut spec = io.spec("d", json!({"file": path}));
-    spec["cache"] = json!("writeback");
-    caller.disk("disk.attach", spec);
+    let spec = io.spec("d", json!({"file": path}));
+    caller.disk("disk.attach", with(spec, json!({"cache": "writeback", "format": "raw"})));
     let info: ImageInfo = typed(&mut caller, "image.info", qcow2(&io, "a"));
     assert!(info.notes[0].contains("writes the image"), "{:?}", info.notes);
     for (method, more) in [

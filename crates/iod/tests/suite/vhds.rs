@@ -190,7 +190,9 @@ fn a_parent_that_does_not_fit_is_refused_with_the_next_step() {
     let tree = json!({"vhd": {"file": top, "backing": {"vhd": {"file": base}}}});
     assert!(error.contains("has only a part of its disk"), "{error}");
     assert!(error.contains(&tree.to_string()), "{error}");
-    let notes = caller.disk("disk.attach", io.spec("raw", json!({"file": base}))).notes;
+    let mut raw = io.spec("raw", json!({"file": base}));
+    raw["format"] = json!("raw");
+    let notes = caller.disk("disk.attach", raw).notes;
     assert!(notes[0].contains("--format vhd"), "{notes:?}");
     assert!(std::fs::read(&top).unwrap() == before);
 }

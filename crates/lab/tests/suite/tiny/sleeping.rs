@@ -41,11 +41,15 @@ fn fio_in_a_guest_reads_from_every_system() {
     let results = run(&Sleeping, &options, &mut Silent, &stop).unwrap();
     let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
     assert_eq!(cell.systems.len(), 4);
+    let mut backends = 0.0;
     for sample in cell.systems.iter().flat_map(|series| &series.samples) {
         assert!(sample["requests"] >= 1.0 && sample["calls_per_request"] > 0.0, "{sample:?}");
         let [all, backend] = ["cpu_us_per_request", "backend_cpu_us_per_request"];
-        assert!(sample[all] > sample[backend] && sample[backend] > 0.0, "{sample:?}");
+        assert!(sample[all] > sample[backend] && sample[backend] >= 0.0, "{sample:?}");
+        backends += sample[backend];
     }
+    // The time of threads that have ended counts in ticks, so a few requests may seem to take none.
+    assert!(backends > 0.0, "{:?}", cell.systems);
     assert!(results.compared.iter().all(|c| c.bar.is_none()) && results.verdict.is_none());
 }
 
