@@ -127,6 +127,12 @@ fn templates_and_clones() {
     assert_eq!(typed.get("vm", &copy, "power-state"), "halted");
     typed.does(&["vm-param-set", &to("uuid", &copy), "is-a-template=true"]);
     assert_eq!(typed.only("template", &["name-label=copy"]), copy);
+    // Without a disk there is nothing to put on the storage that is named.
+    let sr = to("sr-uuid", &typed.prints(&["pool-list", "params=default-SR", "--minimal"]));
+    let words = ["vm-install", "template=copy", "new-name-label=from-copy", &sr];
+    let from_copy = typed.prints(&words);
+    assert_eq!(typed.get("vm", &from_copy, "power-state"), "halted");
+    assert_eq!(typed.list("vbd", &[&to("vm-uuid", &from_copy), "type=Disk"]), Vec::<String>::new());
     typed.prints(&["template-uninstall", &to("template-uuid", &copy), "--force"]);
     assert_eq!(typed.list("template", &["name-label=copy"]), Vec::<String>::new());
 }
