@@ -197,8 +197,9 @@ pub(super) fn report_passed_over(
 }
 
 /// Records the result of a scan: new VDIs, sizes, and missing VDIs. Records of missing VDIs stay,
-/// because the volumes may come back. Records of VDIs that cannot be read stay as they are. A volume with the UUID of another SR's VDI is ignored and
-/// returned, and a new one whose file may be no raw image.
+/// because the volumes may come back. Records of VDIs that cannot be read stay as they are. Returns
+/// the volumes that are not recorded: those with the UUID of another SR's VDI, and new ones whose
+/// files may be no raw images.
 pub(crate) fn found(
     tx: &mut Tx<'_>,
     place: &Ref,
@@ -234,33 +235,7 @@ pub(crate) fn found(
             ignored.no_raw.push(foreign::no_raw(no_raw, &sr));
             continue;
         }
-        let location = volume.file_name.as_ref().unwrap_or(&name);
-        let stored = volume.names.clone().unwrap_or_default();
-        let label = volume.file_name.clone().unwrap_or(stored.label);
-        let disk = tx.create(
-            &vdi::CLASS,
-            vec![
-                (vdi::Field::uuid.into(), Value::text(name.clone())),
-                (vdi::Field::location.into(), Value::text(location.clone())),
-                (vdi::Field::name_label.into(), Value::text(label)),
-                (vdi::Field::name_description.into(), Value::text(stored.description)),
-                (vdi::Field::SR.into(), place.value()),
-                (vdi::Field::r#type.into(), Value::text("user")),
-                (vdi::Field::managed.into(), Value::Bool(true)),
-                (vdi::Field::read_only.into(), Value::Bool(volume.read_only)),
-            ],
-        )?;
-        if volume.format != ImageFormat::Raw {
-            let format = Value::text(volume.format.name());
-            tx.set_key(&disk, vdi::Field::sm_config, FORMAT, Some(format))?;
-        }
-        sizes(tx, &disk, volume)?;
-        if layers::has_layers(&tx.view(), &disk)? {
-            tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
-        }
-        if volume.resets {
-            tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
-        }
+        let disk = create(tx, place, volume)?;
         sum = sum.saturating_add(volume.virtual_bytes);
         if let Some(SnapshotOf { vdi, unix_seconds }) = volume.snapshot_of {
             snapshots.push((disk, vdi, Date(unix_seconds)));
@@ -277,6 +252,39 @@ pub(crate) fn found(
     tx.set(place, sr::Field::virtual_allocation, size(sum))?;
     measured(tx, place, scan.space)?;
     Ok(ignored)
+}
+
+/// Records a new VDI.
+fn create(tx: &mut Tx<'_>, place: &Ref, volume: &Volume) -> Result<Ref, ApiError> {
+    let name = volume.vdi.to_string();
+    let location = volume.file_name.as_ref().unwrap_or(&name);
+    let stored = volume.names.clone().unwrap_or_default();
+    let label = volume.file_name.clone().unwrap_or(stored.label);
+    let disk = tx.create(
+        &vdi::CLASS,
+        vec![
+            (vdi::Field::uuid.into(), Value::text(name.clone())),
+            (vdi::Field::location.into(), Value::text(location.clone())),
+            (vdi::Field::name_label.into(), Value::text(label)),
+            (vdi::Field::name_description.into(), Value::text(stored.description)),
+            (vdi::Field::SR.into(), place.value()),
+            (vdi::Field::r#type.into(), Value::text("user")),
+            (vdi::Field::managed.into(), Value::Bool(true)),
+            (vdi::Field::read_only.into(), Value::Bool(volume.read_only)),
+        ],
+    )?;
+    if volume.format != ImageFormat::Raw {
+        let format = Value::text(volume.format.name());
+        tx.set_key(&disk, vdi::Field::sm_config, FORMAT, Some(format))?;
+    }
+    sizes(tx, &disk, volume)?;
+    if layers::has_layers(&tx.view(), &disk)? {
+        tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
+    }
+    if volume.resets {
+        tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
+    }
+    Ok(disk)
 }
 
 /// Records the size and the use of an SR.
