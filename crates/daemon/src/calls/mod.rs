@@ -55,8 +55,15 @@ const LISTS: &[Calls] = &[
 ];
 
 /// All lists of field hooks.
-const HOOKS: &[&[Hook]] =
-    &[host::HOOKS, network::HOOKS, pbd::HOOKS, vbd::HOOKS, vdi::HOOKS, vif::HOOKS];
+const HOOKS: &[&[Hook]] = &[
+    host::HOOKS,
+    network::HOOKS,
+    pbd::HOOKS,
+    vbd::HOOKS,
+    vdi::HOOKS,
+    vif::HOOKS,
+    vm_config::HOOKS,
+];
 
 /// Returns the handler of a message, if it has one.
 pub(crate) fn find(name: &str) -> Option<Handler> {

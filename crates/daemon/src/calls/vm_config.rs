@@ -17,10 +17,11 @@ use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Args, CallResult, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook};
 use crate::errors::{About, refused};
 use crate::facts;
 use crate::ops::run::{at_once, cancellable, gated, gone};
+use crate::records::boot::check_order;
 use crate::records::fields::{flag, int};
 
 /// Key in `other_config` from which a VM's MAC addresses are derived.
@@ -55,6 +56,12 @@ pub(super) const CALLS: super::Calls = &[
         Handler::Short(|ctx, args| generic::set(ctx, args, vm::Field::HVM_shadow_multiplier)),
     ),
 ];
+
+pub(super) const HOOKS: &[Hook] = &[Hook {
+    field: "VM.HVM_boot_params",
+    check: |_, tx, machine| check_order(&tx.view(), machine),
+    follow: None,
+}];
 
 pub(super) use memory::CALLS as MEMORY;
 pub(super) use queries::CALLS as ASKED;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use model::domain::{Boot, BootFrom};
 use model::id::{VbdId, VifId};
-use xenapi::ApiError;
 use xenapi::table::vm;
+use xenapi::{ApiError, codes};
 
 use super::boot_file::{BootDirs, File, KERNEL_BYTES_MAX, RAMDISK_BYTES_MAX};
 use super::fields::{pairs, text};
@@ -13,6 +13,25 @@ use crate::db::{Ref, View};
 
 /// Default boot order of firmware: disk, then CD.
 const ORDER: &str = "cd";
+
+/// Letters of a boot order: disk, CD, network. As for XenServer, a device without its letter is not
+/// tried.
+const LETTERS: [char; 3] = ['c', 'd', 'n'];
+
+/// Checks the boot order that a record sets. A record of another version may have other letters,
+/// which a start leaves out.
+///
+/// # Errors
+/// `INVALID_VALUE`. Those of the database.
+pub(crate) fn check_order(view: &View<'_>, machine: &Ref) -> Result<(), ApiError> {
+    let params = pairs(view, machine, vm::Field::HVM_boot_params)?;
+    let order = params.get("order").map_or(ORDER, String::as_str);
+    if order.chars().all(|letter| LETTERS.contains(&letter.to_ascii_lowercase())) {
+        return Ok(());
+    }
+    let why = format!("{order:?}: use the letters c (disk), d (CD) and n (network)");
+    Err(codes::invalid_value("HVM_boot_params:order", why))
+}
 
 /// Requested boot method from a record. Its files have not been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! The effects of each step are one change. Nothing here waits, except `current` for the end of
 //! another operation.
 
-mod boot;
+pub(crate) mod boot;
 mod boot_file;
 pub(crate) mod boot_times;
 pub(crate) mod effects;

@@ -3,6 +3,7 @@
 use error_causes::error_chain;
 use model::id::Uuid;
 use toolstack::machines::PassedOver;
+use toolstack::sr::NoRawVolume;
 use xenapi::{ApiError, Date};
 
 use super::SrHandle;
@@ -12,7 +13,7 @@ use crate::db::Tx;
 use crate::random;
 
 /// Longest reason in a message, in characters.
-const REASON_MAX: usize = 300;
+const REASON_MAX: usize = 500;
 
 /// Makes volumes of the files that users put into an SR. Returns those that become none. A failure
 /// leaves the files as they are, and the scan goes on.
@@ -30,6 +31,16 @@ pub(super) async fn adopt(app: &AppState, storage: &SrHandle) -> Vec<PassedOver>
             Vec::new()
         }
     }
+}
+
+/// Returns why a file with the name of a volume becomes no disk of this SR, and how it becomes one.
+pub(super) fn no_raw(volume: &NoRawVolume, sr: &str) -> PassedOver {
+    let NoRawVolume { name, vdi, why } = volume;
+    let why = format!(
+        "{why}. If it is a raw disk whose guest has written that, add it: xe vdi-introduce \
+         uuid={vdi} sr-uuid={sr} type=user location={vdi}"
+    );
+    PassedOver { name: name.clone(), why }
 }
 
 /// Reports the files that become no disk in a message, once.

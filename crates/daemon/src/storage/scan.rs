@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use model::id::{Uuid, VdiId};
 use model::image::ImageFormat;
+use toolstack::machines::PassedOver;
 use toolstack::sr::{SnapshotOf, Space, SrError, SrScan, UnreadableFile, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
@@ -26,16 +27,17 @@ pub(super) const NAMED_MAX: usize = 10;
 /// # Errors
 /// Those of the SR.
 pub(crate) async fn scan(app: &Arc<AppState>, storage: &SrHandle) -> Result<SrScan, ApiError> {
-    let passed_over = foreign::adopt(app, storage).await;
+    let mut passed_over = foreign::adopt(app, storage).await;
     let scanned = storage.scan().await;
     let now = app.clock.date();
     let mut renamed = Vec::new();
     app.db.write_observed(|tx| match &scanned {
         Ok(scan) => {
             renamed = differently_named(tx, &storage.sr, &scan.volumes)?;
-            let duplicate_volumes = found(tx, &storage.sr, scan)?;
-            report_duplicates(tx, storage, &duplicate_volumes, now)?;
+            let ignored = found(tx, &storage.sr, scan)?;
+            report_duplicates(tx, storage, &ignored.duplicates, now)?;
             report_unreadable(tx, storage, &scan.unreadable, now)?;
+            passed_over.extend(ignored.no_raw);
             foreign::report(tx, storage, &passed_over, now)
         }
         Err(SrError::Vanished { .. }) => {
@@ -116,6 +118,14 @@ pub(crate) struct DuplicateVolume {
     of: Ref,
 }
 
+/// Volumes of a scan that are not recorded.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct IgnoredVolumes {
+    duplicates: Vec<DuplicateVolume>,
+    /// Files that may be no raw images, and that nothing else knows as disks.
+    no_raw: Vec<PassedOver>,
+}
+
 /// Reports ignored volumes in a message, once.
 fn report_duplicates(
     tx: &mut Tx<'_>,
@@ -187,13 +197,14 @@ pub(super) fn report_passed_over(
 }
 
 /// Records the result of a scan: new VDIs, sizes, and missing VDIs. Records of missing VDIs stay,
-/// because the volumes may come back. Records of VDIs that cannot be read stay as they are. A volume with the UUID of another SR's VDI is ignored and
-/// returned.
+/// because the volumes may come back. Records of VDIs that cannot be read stay as they are. Returns
+/// the volumes that are not recorded: those with the UUID of another SR's VDI, and new ones whose
+/// files may be no raw images.
 pub(crate) fn found(
     tx: &mut Tx<'_>,
     place: &Ref,
     scan: &SrScan,
-) -> Result<Vec<DuplicateVolume>, ApiError> {
+) -> Result<IgnoredVolumes, ApiError> {
     let mut there: BTreeMap<Uuid, &Volume> =
         scan.volumes.iter().map(|volume| (volume.vdi.0, volume)).collect();
     let doubtful: BTreeMap<Uuid, &Volume> =
@@ -210,41 +221,21 @@ pub(crate) fn found(
         }
         sum = sum.saturating_add(bytes(&tx.view(), &disk, vdi::Field::virtual_size)?);
     }
-    let (mut duplicate_volumes, mut snapshots) = (Vec::new(), Vec::new());
+    let (mut ignored, mut snapshots) = (IgnoredVolumes::default(), Vec::new());
+    let no_raw: BTreeMap<_, _> = scan.no_raw.iter().map(|one| (one.vdi, one)).collect();
     for volume in there.into_values() {
         let name = volume.vdi.to_string();
         if let Ok(other) = tx.view().by_uuid(&vdi::CLASS, &name).cloned() {
             let of = reference(&tx.view(), &other, vdi::Field::SR)?;
-            duplicate_volumes.push(DuplicateVolume { volume: volume.vdi.0, of });
+            ignored.duplicates.push(DuplicateVolume { volume: volume.vdi.0, of });
             continue;
         }
-        let location = volume.file_name.as_ref().unwrap_or(&name);
-        let stored = volume.names.clone().unwrap_or_default();
-        let label = volume.file_name.clone().unwrap_or(stored.label);
-        let disk = tx.create(
-            &vdi::CLASS,
-            vec![
-                (vdi::Field::uuid.into(), Value::text(name.clone())),
-                (vdi::Field::location.into(), Value::text(location.clone())),
-                (vdi::Field::name_label.into(), Value::text(label)),
-                (vdi::Field::name_description.into(), Value::text(stored.description)),
-                (vdi::Field::SR.into(), place.value()),
-                (vdi::Field::r#type.into(), Value::text("user")),
-                (vdi::Field::managed.into(), Value::Bool(true)),
-                (vdi::Field::read_only.into(), Value::Bool(volume.read_only)),
-            ],
-        )?;
-        if volume.format != ImageFormat::Raw {
-            let format = Value::text(volume.format.name());
-            tx.set_key(&disk, vdi::Field::sm_config, FORMAT, Some(format))?;
+        if let Some(no_raw) = no_raw.get(&volume.vdi) {
+            let sr = text(&tx.view(), place, sr::Field::uuid)?.to_owned();
+            ignored.no_raw.push(foreign::no_raw(no_raw, &sr));
+            continue;
         }
-        sizes(tx, &disk, volume)?;
-        if layers::has_layers(&tx.view(), &disk)? {
-            tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
-        }
-        if volume.resets {
-            tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
-        }
+        let disk = create(tx, place, volume)?;
         sum = sum.saturating_add(volume.virtual_bytes);
         if let Some(SnapshotOf { vdi, unix_seconds }) = volume.snapshot_of {
             snapshots.push((disk, vdi, Date(unix_seconds)));
@@ -260,7 +251,40 @@ pub(crate) fn found(
     }
     tx.set(place, sr::Field::virtual_allocation, size(sum))?;
     measured(tx, place, scan.space)?;
-    Ok(duplicate_volumes)
+    Ok(ignored)
+}
+
+/// Records a new VDI.
+fn create(tx: &mut Tx<'_>, place: &Ref, volume: &Volume) -> Result<Ref, ApiError> {
+    let name = volume.vdi.to_string();
+    let location = volume.file_name.as_ref().unwrap_or(&name);
+    let stored = volume.names.clone().unwrap_or_default();
+    let label = volume.file_name.clone().unwrap_or(stored.label);
+    let disk = tx.create(
+        &vdi::CLASS,
+        vec![
+            (vdi::Field::uuid.into(), Value::text(name.clone())),
+            (vdi::Field::location.into(), Value::text(location.clone())),
+            (vdi::Field::name_label.into(), Value::text(label)),
+            (vdi::Field::name_description.into(), Value::text(stored.description)),
+            (vdi::Field::SR.into(), place.value()),
+            (vdi::Field::r#type.into(), Value::text("user")),
+            (vdi::Field::managed.into(), Value::Bool(true)),
+            (vdi::Field::read_only.into(), Value::Bool(volume.read_only)),
+        ],
+    )?;
+    if volume.format != ImageFormat::Raw {
+        let format = Value::text(volume.format.name());
+        tx.set_key(&disk, vdi::Field::sm_config, FORMAT, Some(format))?;
+    }
+    sizes(tx, &disk, volume)?;
+    if layers::has_layers(&tx.view(), &disk)? {
+        tx.set(&disk, vdi::Field::sharable, Value::Bool(true))?;
+    }
+    if volume.resets {
+        tx.set(&disk, vdi::Field::on_boot, Value::text(RESET))?;
+    }
+    Ok(disk)
 }
 
 /// Records the size and the use of an SR.

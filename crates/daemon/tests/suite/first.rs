@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat, openat};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::process::{eventually, file_tail};
 use testkit::ringwayd::Ringwayd;
@@ -287,6 +289,32 @@ fn a_start_without_its_address_makes_no_records() {
     let export = other.dir.path().join("export");
     assert!(other.command().arg("--export").arg(&export).status().unwrap().success());
     assert!(!fs::read_to_string(&export).unwrap().contains("Local storage"));
+}
+
+/// The daemon reads its users after it has opened its listeners, and waits for those of a FIFO.
+#[test]
+fn a_restart_listens_before_it_is_ready() {
+    let place = Place::new();
+    let mut former = place.start();
+    former.process.end(Signal::TERM);
+    let users = place.dir.path().join("users");
+    mkfifoat(CWD, &users, Mode::RUSR | Mode::WUSR).unwrap();
+    let mut command = place.command();
+    command.arg("--password-file").arg(&users).stdout(Stdio::piped());
+    let process = Process::start(&mut command);
+    let open = || openat(CWD, &users, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
+    let mut writer = None;
+    eventually("the daemon reads its users", || {
+        writer = open().ok();
+        writer.is_some()
+    });
+    let mut client = UnixStream::connect(&former.socket).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    fs::File::from(writer.unwrap()).write_all(b"root\nr\n").unwrap();
+    let _daemon = place.ready(process);
+    let mut status = [0; 12];
+    client.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
 }
 
 /// Each connection needs descriptors. TCP clients leave some to root at the Unix socket.

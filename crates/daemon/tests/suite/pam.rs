@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::geteuid;
+use testkit::process::find_binary;
 use xenapi::Value;
 use xenapi::client::{Address, Client, ClientError};
 use xenapi::envelope::Encoding;
@@ -171,6 +172,25 @@ fn users_of_the_host_have_the_roles_of_their_groups() {
         assert_eq!(daemon.refused(user, password), code, "{user}");
         // A successful login resets the delay of the next failure.
         daemon.log_in("bob", "bob-secret").unwrap();
+    }
+}
+
+/// `xe` says what is wrong with the user, and not only a code.
+#[test]
+fn a_user_without_a_role_reads_a_sentence() {
+    let daemon = Daemon::start();
+    let output = Command::new(find_binary("xe").unwrap())
+        .args(["-s", "127.0.0.1", "-p", &daemon.port.to_string()])
+        .args(["-u", "carl", "-pw", "carl-secret", "vm-list"])
+        .env("HOME", daemon.dir.path())
+        .env_remove("XE_EXTRA_ARGS")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]), "{stderr}");
+    for part in ["The password is right", "user: carl", "reason: the user has no role here"] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
 }
 

@@ -36,11 +36,13 @@ pub(super) fn space_at(directory: impl AsFd, path: &Path) -> Result<Space, SrErr
 /// # Errors
 /// The file cannot be read.
 pub(super) fn other_image(file: &File) -> io::Result<Option<Signature>> {
+    // The mark comes first: a scan reads no data of the disks that guests wrote.
+    if rustix::fs::fgetxattr(file, MARK, &mut [0_u8; 8][..]).is_ok() {
+        return Ok(None);
+    }
     let mut head = [0; HEAD_BYTES];
     let read = file.read_at(&mut head, 0)?;
-    let found = head.get(..read).and_then(Signature::of).filter(|found| found.is_image());
-    let is_marked = || rustix::fs::fgetxattr(file, MARK, &mut [0_u8; 8][..]).is_ok();
-    Ok(found.filter(|_| !is_marked()))
+    Ok(head.get(..read).and_then(Signature::of).filter(|found| found.is_image()))
 }
 
 /// Returns the names of the files of a directory. Skips names that are no text: nobody could type them.

@@ -38,7 +38,7 @@ use crate::boxed_future::BoxFuture;
 use crate::ringway_io::DatapathError;
 pub use dir::SnapshotOf;
 use foreign::{ForeignFile, ForeignVolume};
-pub use scan::{SrScan, UnreadableFile};
+pub use scan::{NoRawVolume, SrScan, UnreadableFile};
 
 /// Location of an SR in a PBD: `device_config`.
 pub type Config = BTreeMap<String, String>;

@@ -17,6 +17,21 @@ pub struct SrScan {
     pub doubtful: Vec<Volume>,
     /// Files of the SR that cannot be read. Nothing is known of their volumes.
     pub unreadable: Vec<UnreadableFile>,
+    /// Volumes without a record whose files may be no raw images, whatever their names say.
+    pub no_raw: Vec<NoRawVolume>,
+}
+
+/// Volume whose file may be no raw image. A guest could have written what it begins with, so this
+/// matters only if nothing else knows the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoRawVolume {
+    /// Name of the file.
+    pub name: String,
+    /// Volume.
+    pub vdi: VdiId,
+    /// Reason, with what to do if the file is no raw image.
+    pub why: String,
 }
 
 /// File with a record of the SR that cannot be read.

@@ -12,6 +12,7 @@ use crate::dispatch::{Args, CallResult, Ctx};
 use crate::ops::run::id_of;
 use crate::random;
 use crate::reconcile::settle;
+use crate::records::boot::check_order;
 use crate::records::fields::{pairs, reference, references};
 use crate::storage::layers;
 
@@ -30,6 +31,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
         memory::round(tx, &made)?;
         memory::fit(&tx.view(), &made)?;
         vcpus_fit(&tx.view(), &made)?;
+        check_order(&tx.view(), &made)?;
         completed(tx, &made)?;
         Ok(made)
     })?;

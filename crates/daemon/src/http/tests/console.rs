@@ -42,6 +42,20 @@ async fn a_console_carries_bytes_both_ways() {
 }
 
 #[tokio::test]
+async fn a_console_ends_with_its_session() {
+    let room = room();
+    let mut stream = room.connect().await;
+    let request = "CONNECT /console?uuid=echo&session_id=root HTTP/1.1\r\nHost: h\r\n\r\nhi";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (head, _) = read_answer(&mut stream).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let mut echo = [0; 2];
+    stream.read_exact(&mut echo).await.unwrap();
+    room.echo.session_ended.notify_one();
+    assert!(is_closed(&mut stream).await);
+}
+
+#[tokio::test]
 async fn a_browser_has_a_console_by_a_websocket() {
     const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";

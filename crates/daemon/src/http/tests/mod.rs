@@ -32,6 +32,7 @@ struct Echo {
     began: Arc<Notify>,
     go_on: Arc<Notify>,
     left: Arc<Notify>,
+    session_ended: Arc<Notify>,
 }
 
 impl ApiHandler for Echo {
@@ -65,6 +66,7 @@ impl ApiHandler for Echo {
         console_request: ConsoleRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<ConsoleLine, ConsoleError>> {
+        let session_ended = Arc::clone(&self.session_ended);
         Box::pin(async move {
             let session = match (console_request.session.as_str(), peer.connection_session) {
                 ("", Some(_)) => "root",
@@ -77,7 +79,8 @@ impl ApiHandler for Echo {
                         let (mut reader, mut writer) = far.into_split();
                         tokio::io::copy(&mut reader, &mut writer).await
                     });
-                    Ok(ConsoleLine { stream: near, session_ended: Box::pin(pending()) })
+                    let ended = async move { session_ended.notified().await };
+                    Ok(ConsoleLine { stream: near, session_ended: Box::pin(ended) })
                 }
                 ("root", _) => Err(ConsoleError::Absent),
                 _ => Err(ConsoleError::Denied),

@@ -127,8 +127,38 @@ fn templates_and_clones() {
     assert_eq!(typed.get("vm", &copy, "power-state"), "halted");
     typed.does(&["vm-param-set", &to("uuid", &copy), "is-a-template=true"]);
     assert_eq!(typed.only("template", &["name-label=copy"]), copy);
+    // Without a disk there is nothing to put on the storage that is named.
+    let sr = to("sr-uuid", &typed.prints(&["pool-list", "params=default-SR", "--minimal"]));
+    let words = ["vm-install", "template=copy", "new-name-label=from-copy", &sr];
+    let from_copy = typed.prints(&words);
+    assert_eq!(typed.get("vm", &from_copy, "power-state"), "halted");
+    assert_eq!(typed.list("vbd", &[&to("vm-uuid", &from_copy), "type=Disk"]), Vec::<String>::new());
     typed.prints(&["template-uninstall", &to("template-uuid", &copy), "--force"]);
     assert_eq!(typed.list("template", &["name-label=copy"]), Vec::<String>::new());
+}
+
+#[test]
+fn a_boot_order_has_the_letters_of_devices() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let of = to("uuid", &vm);
+    let order = || {
+        let words = ["vm-param-get", &of, "param-name=HVM-boot-params", "param-key=order"];
+        typed.prints(&words)
+    };
+    for (letters, is_taken) in [("zz", false), ("cda", false), ("ndc", true), ("c,d", false)] {
+        let words = ["vm-param-set", &of, &format!("HVM-boot-params:order={letters}")];
+        if is_taken {
+            typed.does(&words);
+        } else {
+            let before = order();
+            let refused = typed.fails(&words);
+            assert!(refused.contains("HVM_boot_params:order"), "{refused}");
+            assert!(refused.contains("d (CD)"), "{refused}");
+            assert_eq!(order(), before);
+        }
+    }
+    assert_eq!(order(), "ndc");
 }
 
 /// A guest without an agent is asked by its power button, so the wait may be long.

@@ -90,6 +90,51 @@ fn files_become_disks_by_their_names() {
     }
 }
 
+/// A guest may have written what a file begins with, so a disk that the database knows stays.
+#[test]
+fn an_image_with_the_name_of_a_raw_disk_becomes_none() {
+    let mut world = World::new();
+    let folder = world.folder.clone();
+    let known = world.disk();
+    let uuid = world.client.record("VDI", &known).unwrap().text("uuid").to_owned();
+    qemu_img(&folder, &["create", "-q", "-f", "qcow2", ".image", "1M"]);
+    let (first, second) =
+        ("00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002");
+    let file = |uuid: &str| folder.join(format!("{uuid}.raw"));
+    for uuid in [&*uuid, first, second] {
+        std::fs::copy(folder.join(".image"), file(uuid)).unwrap();
+    }
+    let disks = |world: &mut World| {
+        let disks = world.client.records("VDI").unwrap().into_iter();
+        let ours = disks.filter(|(_, one)| one.text("SR") == world.sr && !one.flag("missing"));
+        let mut uuids: Vec<_> = ours.map(|(_, one)| one.text("uuid").to_owned()).collect();
+        uuids.sort_by_key(|one| (*one == uuid, one.clone()));
+        uuids
+    };
+    world.scan();
+    assert_eq!(disks(&mut world), [&*uuid]);
+    let bodies = world.passed_over();
+    let [body] = &*bodies else { panic!("{bodies:?}") };
+    assert!(body.starts_with("2 files") && !body.contains(&uuid), "{body}");
+    assert!(body.contains(&format!("{second}.raw: it begins like a qcow2 image")), "{body}");
+    // The command of the message adds the disk, and a mark has the next scan add it.
+    let command = body.split("xe ").nth(1).unwrap().split(". ").next().unwrap();
+    assert!(command.contains(first), "{command}");
+    world.daemon.xe_prints(&command.split_whitespace().collect::<Vec<_>>()).unwrap();
+    let mark = model::signature::MARK;
+    rustix::fs::setxattr(file(second), mark, b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    for starts_again in [false, true] {
+        if starts_again {
+            world.daemon.stop().unwrap();
+            world.daemon.start_again().unwrap();
+            world.client = world.daemon.client().unwrap();
+        }
+        world.scan();
+        assert_eq!(disks(&mut world), [first, second, &uuid]);
+        assert_eq!(world.passed_over().len(), 1);
+    }
+}
+
 #[test]
 fn an_image_that_another_program_writes_waits() {
     let mut world = World::new();

@@ -37,7 +37,10 @@ fn inside(dir: &Path) {
     assert_eq!(world.client.record("VDI", &clone).unwrap().text("name_label"), "d");
     // A write to one is none to the other.
     let uuid = world.client.record("VDI", &clone).unwrap().text("uuid").to_owned();
-    let file = std::fs::OpenOptions::new().write(true).open(world.folder.join(uuid + ".raw"));
+    let path = world.folder.join(uuid + ".raw");
+    let mark = rustix::fs::getxattr(&path, model::signature::MARK, &mut [0_u8; 8][..]);
+    assert!(mark.is_ok(), "a scan takes it for what its guest wrote");
+    let file = std::fs::OpenOptions::new().write(true).open(path);
     file.unwrap().write_all_at(&other, 0).unwrap();
     assert!(world.content(&disk) == content && world.content(&clone) == other);
     // A snapshot is a chain, and so is a clone of a disk with a chain.

@@ -98,6 +98,7 @@ fn a_place_that_cannot_be_looked_at_is_told() {
     };
     let error = world.refused("SR.probe", &args(place.to_str().unwrap()));
     assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "VANISHED"], "{error:?}");
+    assert!(error.iter().any(|part| part.contains(place.to_str().unwrap())), "{error:?}");
     assert!(!place.exists(), "a look changes nothing");
     let error = world.refused("SR.probe", &args("not/absolute"));
     assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{error:?}");

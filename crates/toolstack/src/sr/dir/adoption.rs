@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 
+use error_causes::error_chain;
 use model::id::{Uuid, VdiId};
 use model::image::ImageFormat;
+use model::signature::Signature;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -27,6 +29,9 @@ const JOURNAL: &str = ".ringway-adopt";
 const FORMAT: u32 = 1;
 /// Longest journal that is read, in bytes: more than the most files need.
 const MAX_BYTES: u64 = 64 << 20;
+
+/// Longest reason that a scan reports for a volume, in characters.
+const REASON_MAX: usize = 300;
 
 /// Content of the journal.
 #[derive(Debug, Serialize, Deserialize)]
@@ -99,24 +104,35 @@ impl SrDirectory<'_> {
         Ok(Some(Err(problem.to_owned())))
     }
 
+    /// Returns the reason why the file of a volume may be no raw image, whatever its name says. `None`
+    /// if a guest could write it before, or it is gone.
+    pub(super) fn no_raw_image(&self, name: &str) -> Option<String> {
+        match self.other_image(name).transpose()? {
+            Ok(signature) => Some(begins_like(signature, name)),
+            Err(error) => Some(error_chain(&error).chars().take(REASON_MAX).collect()),
+        }
+    }
+
     /// Returns the reason why a file is no raw image, whatever its name says.
     fn no_raw_file(&self, name: &str) -> Result<Option<String>, SrError> {
+        Ok(self.other_image(name)?.map(|signature| {
+            let begins = begins_like(signature, name);
+            format!(
+                "{begins}. If it is a raw disk whose guest has written that, import it (xe \
+                 vdi-import format=raw)"
+            )
+        }))
+    }
+
+    /// Returns the other image that a file begins like. `None` for one that is gone, too.
+    fn other_image(&self, name: &str) -> Result<Option<Signature>, SrError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => std::fs::File::from(fd),
             Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
             Err(error) => return Err(self.os("open", name, error)),
         };
-        let found = other_image(&file).map_err(|error| self.failed("read", name, 0, error))?;
-        Ok(found.map(|signature| {
-            let to_raw = signature.to_raw(&name).unwrap_or_default();
-            format!(
-                "it begins like {}: give it the name of its format, or convert it (`{to_raw}`). If \
-                 it is a raw disk whose guest has written that, import it \
-                 (xe vdi-import format=raw)",
-                signature.title()
-            )
-        }))
+        other_image(&file).map_err(|error| self.failed("read", name, 0, error))
     }
 
     /// Makes volumes of foreign files, and gives the files their new names.
@@ -202,6 +218,13 @@ impl SrDirectory<'_> {
         let place = self.place.join(JOURNAL);
         location(format!("{}: {why}; restore this file from a backup", place.display()))
     }
+}
+
+/// Returns what a file begins like, and what to do if it is that.
+fn begins_like(signature: Signature, name: &str) -> String {
+    let to_raw = signature.to_raw(&name).unwrap_or_default();
+    let title = signature.title();
+    format!("it begins like {title}: give it the name of its format, or convert it (`{to_raw}`)")
 }
 
 /// Returns the record of a new volume, or the reason why there can be none.

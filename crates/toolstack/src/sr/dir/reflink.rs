@@ -2,11 +2,13 @@
 //! image. So neither has a chain.
 
 use std::fs::File;
+use std::io;
 
 use fiemap::{Fiemap, FiemapFlags};
 use model::id::VdiId;
 use model::image::ImageFormat;
-use rustix::fs::{Mode, OFlags, ioctl_ficlone, openat};
+use model::signature::MARK;
+use rustix::fs::{Mode, OFlags, XattrFlags, fsetxattr, ioctl_ficlone, openat};
 use rustix::io::Errno;
 
 use super::directory::{SrDirectory, name};
@@ -47,8 +49,11 @@ impl SrDirectory<'_> {
         let made = self.put(&name(vdi), source.bytes, |new| {
             ioctl_ficlone(new, &file).map_err(|error| {
                 is_possible = !matches!(error, Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY);
-                error.into()
-            })
+                io::Error::from(error)
+            })?;
+            // It is raw, whatever the guest of the other one has written. Not all storage has marks.
+            let _unmarked = fsetxattr(new, MARK, b"1", XattrFlags::empty());
+            Ok(())
         });
         if !is_possible {
             return Ok(None);

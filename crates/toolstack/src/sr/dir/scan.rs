@@ -13,7 +13,7 @@ use super::merge_journal::MERGE;
 use super::record::{self, ImageName, Record};
 use super::tree::record_name;
 use crate::sr::worker::MAX_VOLUMES;
-use crate::sr::{SrError, SrScan, UnreadableFile, Volume};
+use crate::sr::{NoRawVolume, SrError, SrScan, UnreadableFile, Volume};
 
 /// What the files of an SR say of its volumes.
 pub(super) struct ReadRecords {
@@ -65,7 +65,7 @@ impl SrDirectory<'_> {
     pub(crate) fn scan(&self) -> Result<SrScan, SrError> {
         let names = self.names()?;
         let mut read = self.read_records(&names);
-        let (mut volumes, mut raw) = (Vec::new(), Vec::new());
+        let (mut volumes, mut raw, mut no_raw) = (Vec::new(), Vec::new(), Vec::new());
         for image in names.iter().filter_map(|name| ImageName::parse(name)) {
             let Some(vdi) = image.unrecorded() else { continue };
             let has_record = read.records.contains_key(&vdi)
@@ -74,7 +74,12 @@ impl SrDirectory<'_> {
                 continue;
             }
             match self.unrecorded(vdi) {
-                Ok(volume) => raw.push(volume),
+                Ok(volume) => {
+                    let name = image.to_string();
+                    let why = self.no_raw_image(&name);
+                    no_raw.extend(why.map(|why| NoRawVolume { name, vdi, why }));
+                    raw.push(volume);
+                }
                 // The file was removed after its name was read, or is not a regular one.
                 Err(SrError::NoVolume(_)) => {}
                 Err(error) => read.unreadable(&image.to_string(), Some(vdi), &error),
@@ -98,7 +103,7 @@ impl SrDirectory<'_> {
             found.sort_by_key(|volume| volume.vdi);
         }
         let (space, unreadable) = (self.space()?, read.unreadable);
-        Ok(SrScan { space, volumes, doubtful, unreadable })
+        Ok(SrScan { space, volumes, doubtful, unreadable, no_raw })
     }
 
     /// Returns all volumes.

@@ -10,7 +10,7 @@ use model::spec::BlockSize;
 use serde::{Deserialize, Serialize};
 
 use crate::sr::foreign::{ForeignFile, ForeignVolume};
-use crate::sr::{Names, SnapshotOf, Space, SrError, SrScan, UnreadableFile, Volume};
+use crate::sr::{Names, NoRawVolume, SnapshotOf, Space, SrError, SrScan, UnreadableFile, Volume};
 
 /// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
 pub(crate) const MAX_LINE_BYTES: usize = 80 << 20;
@@ -273,6 +273,8 @@ pub(crate) enum SrResponse {
         doubtful: Vec<WireVolume>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unreadable: Vec<UnreadableFile>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        no_raw: Vec<NoRawVolume>,
     },
     /// Volume.
     Volume(WireVolume),
@@ -346,10 +348,10 @@ impl SrResponse {
 
     /// Creates the answer to a scan.
     pub(crate) fn scan(scan: SrScan) -> Self {
-        let SrScan { space: Space { total, used }, volumes, doubtful, unreadable } = scan;
+        let SrScan { space: Space { total, used }, volumes, doubtful, unreadable, no_raw } = scan;
         let [volumes, doubtful] =
             [volumes, doubtful].map(|some| some.into_iter().map(WireVolume::from).collect());
-        Self::Scan { total, used, volumes, doubtful, unreadable }
+        Self::Scan { total, used, volumes, doubtful, unreadable, no_raw }
     }
 
     /// Returns the space.
@@ -369,10 +371,11 @@ impl SrResponse {
     /// The answer is another one.
     pub(crate) fn into_scan(self) -> Result<SrScan, SrError> {
         match self {
-            Self::Scan { total, used, volumes, doubtful, unreadable } => {
+            Self::Scan { total, used, volumes, doubtful, unreadable, no_raw } => {
                 let [volumes, doubtful] =
                     [volumes, doubtful].map(|some| some.into_iter().map(Volume::from).collect());
-                Ok(SrScan { space: Space { total, used }, volumes, doubtful, unreadable })
+                let space = Space { total, used };
+                Ok(SrScan { space, volumes, doubtful, unreadable, no_raw })
             }
             other => Err(other.unexpected()),
         }

@@ -2,6 +2,8 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
+use model::signature::MARK;
+
 use super::*;
 use crate::sr::dir::merge_journal::MERGE;
 use crate::sr::dir::record::ImageName;
@@ -132,4 +134,24 @@ fn a_name_that_is_not_utf_8_is_reported() {
     let [file] = &found[..] else { panic!("{found:?}") };
     assert_eq!(file.name, "caf\u{fffd}.qcow2");
     assert!(file.format.as_ref().unwrap_err().contains("UTF-8"));
+}
+
+/// Only the first bytes of files without a record and without a mark are looked at. No volume is left
+/// out: whether it is known is not for the worker to say.
+#[test]
+fn a_raw_file_that_begins_like_another_image_is_told() {
+    let (dir, _) = made();
+    for n in 1..=4 {
+        open(&dir).create_volume(vdi(n), 4096).unwrap();
+    }
+    let path = |n| dir.path().join(name(vdi(n)));
+    for (n, head) in [(1, &b"QFI\xfb"[..]), (2, b"QFI\xfb"), (3, b"LUKS\xba\xbe")] {
+        std::fs::write(path(n), [head, &[0; 4096][head.len()..]].concat()).unwrap();
+    }
+    rustix::fs::setxattr(path(2), MARK, b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    let scan = open(&dir).scan().unwrap();
+    assert_eq!(ids(&scan.volumes), [vdi(1), vdi(2), vdi(3), vdi(4)]);
+    let [told] = &*scan.no_raw else { panic!("{:?}", scan.no_raw) };
+    assert_eq!((&told.name, told.vdi), (&name(vdi(1)), vdi(1)));
+    assert!(told.why.contains("qemu-img convert -p -f qcow2"), "{}", told.why);
 }
