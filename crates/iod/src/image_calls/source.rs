@@ -113,7 +113,8 @@ impl Source {
                 Ok(Self { node, size, path, _lock: None })
             }
             Backend::Null(_) | Backend::Memory(_) | Backend::Model(_) | Backend::Overlay { .. } => {
-                let problem = "a source consists of files and golden images; attach other disks and export them";
+                let problem = "a source consists of files and golden images; attach other disks \
+                               and export them";
                 Err(ImageCallError::Refused(problem.into()))
             }
         }
