@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::BLOCK_BYTES;
 use crate::disk::ImageGuard;
+use crate::image::Reader;
 use crate::mailbox::{Block, Mailbox};
 use crate::state::Waiter;
 
@@ -109,7 +110,7 @@ impl GoldenChannel {
         }
         let index = self.pieces.insert(piece);
         let waiter = || Waiter { mailbox: Arc::clone(&self.mailbox), piece: index };
-        if let Some(found) = self.image.find_or_load(block, waiter) {
+        if let Some(found) = self.image.find_or_load(block, Reader::Machine, waiter) {
             self.end_piece(index, Ok(found));
         }
     }
@@ -153,7 +154,7 @@ impl GoldenChannel {
 }
 
 /// Returns the block of a byte, and its place in the block.
-fn place(offset: u64) -> (u32, usize) {
+pub(crate) fn place(offset: u64) -> (u32, usize) {
     // The image has less than 2^32 blocks.
     ((offset / BLOCK_BYTES) as u32, (offset % BLOCK_BYTES) as usize)
 }

@@ -66,6 +66,11 @@ impl GoldenDisk {
         Self { image: Arc::new(ImageGuard::new(image)), block_size }
     }
 
+    /// Returns the image.
+    pub(crate) fn image(&self) -> &Arc<CachedImage> {
+        &self.image
+    }
+
     /// Returns the identity of the image.
     pub fn identity(&self) -> &str {
         &self.image.identity

@@ -23,6 +23,15 @@ pub(crate) struct Counters {
     pub(crate) evicted: AtomicU64,
 }
 
+/// Reader of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A machine, whose reads are the boot set.
+    Machine,
+    /// A copy of the image.
+    Copy,
+}
+
 /// Adds one to a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -83,6 +92,7 @@ impl CachedImage {
     pub(crate) fn find_or_load(
         self: &Arc<Self>,
         block: u32,
+        reader: Reader,
         waiter: impl FnOnce() -> Waiter,
     ) -> Option<Block> {
         let mut state = self.state();
@@ -97,7 +107,7 @@ impl CachedImage {
             return None;
         }
         state.flights.insert(block, vec![waiter()]);
-        if let Some(recorder) = &mut state.recorder {
+        if let (Reader::Machine, Some(recorder)) = (reader, &mut state.recorder) {
             recorder.note(block);
         }
         let is_stored = self.file.as_ref().is_some_and(|file| file.may_have(block));

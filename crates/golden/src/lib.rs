@@ -43,6 +43,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod background;
+mod blocking;
 mod boot_set;
 mod cache_file;
 mod channel;

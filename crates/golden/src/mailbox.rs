@@ -1,7 +1,8 @@
 //! Blocks for one channel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ::disk::IoError;
 use reactor::{Context, Handle, PollerId};
@@ -9,38 +10,51 @@ use reactor::{Context, Handle, PollerId};
 /// Data of a block.
 pub(crate) type Block = Arc<Vec<u8>>;
 
-/// Inbox of one channel.
+/// Outcomes by piece.
+type Outcomes = Vec<(u32, Result<Block, IoError>)>;
+
+/// Inbox of one channel, or of a thread.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     poller: Option<(Handle, PollerId)>,
-    inbox: Mutex<Vec<(u32, Result<Block, IoError>)>>,
+    inbox: Mutex<Outcomes>,
+    /// Notified when the inbox gets an outcome.
+    arrival: Condvar,
     /// Whether the channel's poller will run without another wake-up.
     is_notified: AtomicBool,
     is_closed: AtomicBool,
 }
 
 impl Mailbox {
+    fn of(poller: Option<(Handle, PollerId)>) -> Arc<Self> {
+        let (inbox, arrival, is_notified, is_closed) = Default::default();
+        Arc::new(Self { poller, inbox, arrival, is_notified, is_closed })
+    }
+
+    /// Creates the mailbox of a thread, which calls [`Self::wait`].
+    pub(crate) fn of_thread() -> Arc<Self> {
+        Self::of(None)
+    }
+
     /// Creates the mailbox of a channel of the poller that is being made or called.
     pub(crate) fn new(context: &Context<'_>) -> Arc<Self> {
-        let poller = context.poller().map(|poller| (context.handle(), poller));
-        let (inbox, is_notified, is_closed) = Default::default();
-        Arc::new(Self { poller, inbox, is_notified, is_closed })
+        Self::of(context.poller().map(|poller| (context.handle(), poller)))
     }
 
     /// Creates a mailbox for the same poller, and notes that this one is not used any more.
     pub(crate) fn replace(&self) -> Arc<Self> {
         self.close();
-        let (inbox, is_notified, is_closed) = Default::default();
-        Arc::new(Self { poller: self.poller.clone(), inbox, is_notified, is_closed })
+        Self::of(self.poller.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u32, Result<Block, IoError>)>> {
+    fn lock(&self) -> MutexGuard<'_, Outcomes> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Delivers the outcome of a flight to a piece of a request.
     pub(crate) fn deliver(&self, piece: u32, outcome: Result<Block, IoError>) {
         self.lock().push((piece, outcome));
+        self.arrival.notify_one();
         self.wake();
     }
 
@@ -61,11 +75,17 @@ impl Mailbox {
     }
 
     /// Moves the outcomes into `out`, which is empty.
-    pub(crate) fn take(&self, out: &mut Vec<(u32, Result<Block, IoError>)>) {
+    pub(crate) fn take(&self, out: &mut Outcomes) {
         let mut inbox = self.lock();
         std::mem::swap(&mut *inbox, out);
         // Under the lock: an outcome that comes later finds it false, and wakes the poller.
         self.is_notified.store(false, Ordering::Release);
+    }
+
+    /// Returns the outcomes since the last call. Waits for one, at most for this time.
+    pub(crate) fn wait(&self, most: Duration) -> Outcomes {
+        let waited = self.arrival.wait_timeout_while(self.lock(), most, |inbox| inbox.is_empty());
+        std::mem::take(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// Notes that the channel is gone.

@@ -2,6 +2,7 @@
 
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use disk::conformance::Client;
@@ -351,4 +352,35 @@ fn a_clean_up_removes_the_longest_unused_files_and_none_in_use() {
     assert!(found[0].problem.as_ref().is_some_and(|problem| problem.contains("uses it")));
     drop(user);
     assert!(cache.path().join("other.golden").exists());
+}
+
+#[test]
+fn a_copy_reads_through_the_cache_and_leaves_no_boot_set() {
+    let (cache, bytes) = (TempDir::new().unwrap(), image(100));
+    let server = Server::nbd(bytes.clone());
+    let (disk, stop) = (open(&server.source, &cache), AtomicBool::new(false));
+    let from = BLOCK - 512;
+    let mut found = vec![0; bytes.len() - from];
+    disk.read(from as u64, &mut found, &stop).unwrap();
+    assert!(found == bytes[from..]);
+    assert_eq!(server.served.totals(), (100, 1));
+    let error = disk.read(bytes.len() as u64 - 512, &mut [0; 1024], &stop).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    let identity = disk.identity().to_owned();
+    assert!(golden::export_boot_set(&identity).is_err(), "no machine has read");
+
+    // It waits for a source that is gone, until it is stopped.
+    let cache = TempDir::new().unwrap();
+    let disk = open(&server.source, &cache);
+    server.served.set_fault(Some(Fault::Gone));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| disk.read(0, &mut [0; 512], &stop));
+        wait_until(|| disk.problem().is_some());
+        stop.store(true, Ordering::Relaxed);
+        let error = waits.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
+    });
+    stop.store(false, Ordering::Relaxed);
+    server.served.set_fault(Some(Fault::Error(5)));
+    assert!(disk.read(0, &mut [0; 512], &stop).is_err());
 }

@@ -2,12 +2,14 @@
 
 mod changes;
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use disk::{DiskError, ImageLock, open_image};
+use disk::{Disk as _, DiskError, ImageLock, open_image};
+use golden::{GoldenDisk, GoldenError};
 use image::format::Access;
 use image::qcow2::{Compressed, Image, Mapping};
 use image::vhd::{self, DiskType};
@@ -20,6 +22,9 @@ use super::ImageCallError;
 use super::new_file::plain;
 pub(super) use changes::common_image;
 
+/// Bytes of the blocks in which a golden image is counted.
+const SECTOR_BYTES: u32 = 512;
+
 /// Disk that is read. All its files are locked against writers.
 pub(super) struct Source {
     node: Node,
@@ -31,6 +36,10 @@ pub(super) struct Source {
 
 enum Node {
     Raw(PlainFile),
+    Golden {
+        disk: GoldenDisk,
+        stop: Arc<AtomicBool>,
+    },
     Qcow2 {
         image: Box<Image<PlainFile>>,
         below: Option<Box<Source>>,
@@ -96,12 +105,16 @@ impl Source {
                 let node = Node::Window { child: Box::new(child), offset: *offset };
                 Ok(Self { node, size: *size, path, _lock: None })
             }
-            Backend::Null(_)
-            | Backend::Memory(_)
-            | Backend::Model(_)
-            | Backend::Golden(_)
-            | Backend::Overlay { .. } => {
-                let problem = "a source consists of files; attach other disks and export them";
+            Backend::Golden(image) => {
+                let refused = |error: GoldenError| ImageCallError::Refused(error.to_string());
+                let disk = golden::open(image, SECTOR_BYTES).map_err(refused)?;
+                let (size, path) = (disk.geometry().size, image.source.to_string());
+                let node = Node::Golden { disk, stop: Arc::clone(stop) };
+                Ok(Self { node, size, path, _lock: None })
+            }
+            Backend::Null(_) | Backend::Memory(_) | Backend::Model(_) | Backend::Overlay { .. } => {
+                let problem = "a source consists of files and golden images; attach other disks \
+                               and export them";
                 Err(ImageCallError::Refused(problem.into()))
             }
         }
@@ -167,6 +180,12 @@ impl Source {
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         match &mut self.node {
             Node::Raw(file) => read_padded(file, at, out).map_err(failed),
+            Node::Golden { disk, stop } => {
+                disk.read(at, out, stop).map_err(|error| match error.kind() {
+                    ErrorKind::Interrupted => failed(ImageError::Stopped),
+                    _ => failed(ImageError::io("read", at)(error)),
+                })
+            }
             Node::Window { child, offset } => child.read(offset.saturating_add(at), out),
             Node::Vhd { image, below } => read_runs(at, out, |from, rest| {
                 let run = run_now(image.lookup(from)).map_err(failed)?;
@@ -240,6 +259,8 @@ impl Source {
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         let (bytes, known, below) = match &mut self.node {
             Node::Raw(file) => return Ok(raw_presence(file, at, end)),
+            // The source does not tell where zeroes are.
+            Node::Golden { .. } => return Ok((Presence::Data, end - at)),
             Node::Window { child, offset } => {
                 let [at, end] = [at, end].map(|one| offset.saturating_add(one));
                 return child.presence(at, end, layers);
@@ -277,7 +298,7 @@ impl Source {
     /// Returns the number of images of the tree.
     pub(super) fn images(&self) -> u32 {
         match &self.node {
-            Node::Raw(_) => 1,
+            Node::Raw(_) | Node::Golden { .. } => 1,
             Node::Window { child, .. } => child.images(),
             Node::Vhd { below, .. } | Node::Qcow2 { below, .. } => {
                 below.as_ref().map_or(1, |below| below.images().saturating_add(1))

@@ -78,8 +78,8 @@ fn all_have_snapshots(
             let name = fields::text(view, &disk, vdi::Field::name_label).map_err(gone)?;
             return Err(Refusal::NotAllowed(format!(
                 "its disk {name} is a golden image, which has no snapshots: each boot goes back to \
-                 the image. For a machine with snapshots, import the image into a storage \
-                 repository of another type (vdi-import) and give the machine that disk"
+                 the image. For a machine with snapshots, copy the image to a storage \
+                 repository of another type (vdi-copy) and give the machine that disk"
             )));
         }
     }

@@ -146,10 +146,19 @@ fn a_snapshot_of_a_machine_with_an_image_is_refused_with_a_way() {
     assert!(error.contains("win10.raw is a golden image"), "{error}");
     let size = format!("virtual-size={}", 1 << 20);
     let usual = format!("sr-uuid={}", world.xe(&["sr-list", "type=dir", "--minimal"]));
-    let imported = ["vdi-create", &usual, "name-label=x", &size];
-    let imported = format!("uuid={}", world.xe(&imported));
-    let file = format!("filename={}", source.display());
-    assert!(error.contains("vdi-import"), "{error}");
-    world.xe(&["vdi-import", &imported, &file, "format=raw"]);
-    world.xe(&["vdi-snapshot", &imported]);
+    assert!(error.contains("vdi-copy"), "{error}");
+    let copied = format!("uuid={}", world.xe(&["vdi-copy", &format!("uuid={vdi}"), &usual]));
+    // The image is in the cache now.
+    std::fs::remove_file(&source).unwrap();
+    let into = ["vdi-create", &usual, "name-label=x", &size];
+    let into = world.xe(&into);
+    let replaced = format!("into-vdi-uuid={into}");
+    world.xe(&["vdi-copy", &format!("uuid={vdi}"), &replaced]);
+    for disk in [&copied, &format!("uuid={into}"), &format!("uuid={vdi}")] {
+        let file = world.daemon.dir().join("exported.raw");
+        let _absent = std::fs::remove_file(&file);
+        world.xe(&["vdi-export", disk, &format!("filename={}", file.display()), "format=raw"]);
+        assert!(std::fs::read(&file).unwrap() == vec![7; 1 << 20], "{disk}");
+    }
+    world.xe(&["vdi-snapshot", &copied]);
 }

@@ -56,7 +56,9 @@ impl Source {
         let path = &self.path;
         let failed = |source: ImageError| ImageCallError::Image { path: path.clone(), source };
         Ok(match &mut self.node {
-            Node::Raw(_) | Node::Window { .. } => (self.size.saturating_sub(at), true, None),
+            Node::Raw(_) | Node::Golden { .. } | Node::Window { .. } => {
+                (self.size.saturating_sub(at), true, None)
+            }
             Node::Vhd { image, below } => {
                 let run = run_now(image.lookup(at)).map_err(failed)?;
                 (run.bytes, run.host_offset.is_some(), below.as_deref_mut())
