@@ -68,8 +68,8 @@ bench: build guest ovs ## Run each experiment of the lab once, against its peers
 counts: setup ## Compare instruction counts of a request and its stages (valgrind) with stored counts
 	scripts/counts.sh
 
-clients: setup ## Run unchanged XenAPI clients (pip, npm, mvn, go) against a simulated host, and record their requests
-	cargo build --quiet -p daemon --bins
+clients: setup ## Run unchanged XenAPI clients (pip, npm, mvn, go) against hosts without VMs, and record their requests
+	cargo build --quiet -p daemon -p iod --bins
 	python3 scripts/clients/run.py --record crates/daemon/tests/clients target/debug/ringwayd $(CLIENTS)
 
 man: ## Generate the manual pages from the programs' options, in target/man

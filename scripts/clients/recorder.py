@@ -10,6 +10,7 @@ import http.server
 import json
 import re
 import threading
+import urllib.parse
 import xmlrpc.client
 
 REF = re.compile(r"OpaqueRef:[0-9a-f-]{36}")
@@ -17,6 +18,8 @@ UUID = re.compile(r"(?<![0-9a-f:-])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 TOKEN = re.compile(r'"token":"([^"]+)"|<name>token</name><value>(?:<string>)?([^<]+)<')
 # Headers that a server may look at.
 HEADERS = ["Content-Type", "User-Agent"]
+# Parts of calls whose answer is a session or a task.
+REFERRED = ["session.login_with_password", "task.create", "Async."]
 # Fields that identify an object, by class. A class without a row has one object.
 IDENTITY = {
     "VM": ["name_label"],
@@ -49,6 +52,8 @@ class Recorder:
             def do_POST(self):
                 recorder.forward(self)
 
+            do_GET = do_PUT = do_POST
+
             def log_message(self, *_):
                 pass
 
@@ -64,7 +69,8 @@ class Recorder:
         """Records a request, forwards it, and answers."""
         body = handler.rfile.read(int(handler.headers.get("Content-Length", 0))).decode()
         with self.lock:
-            line = {"method": handler.command, "path": handler.path}
+            path = self.generalise(urllib.parse.unquote(handler.path))
+            line = {"method": handler.command, "path": path}
             line["headers"] = {n: handler.headers[n] for n in HEADERS if handler.headers[n]}
             line["body"] = self.generalise(body)
             for former in self.lines:
@@ -78,7 +84,9 @@ class Recorder:
         response = connection.getresponse()
         answer = response.read().decode()
         with self.lock:
-            line["outcome"] = outcome(handler.path, response.status, answer)
+            line["outcome"] = outcome(handler, response.status, answer)
+            if handler.command == "GET":
+                line["answer"] = answer
             self.learn(number, body, answer)
         handler.send_response(response.status)
         handler.send_header("Content-Type", response.headers.get("Content-Type", "text/plain"))
@@ -92,7 +100,7 @@ class Recorder:
 
     def learn(self, number, body, answer):
         """Names what a later request may repeat."""
-        if "session.login_with_password" in body or "Async." in body:
+        if any(name in body for name in REFERRED):
             for reference in REF.findall(answer)[:1]:
                 self.names[reference] = f"{{{{answer|{number}}}}}"
         for token in TOKEN.finditer(answer):
@@ -151,11 +159,13 @@ class Recorder:
                 to.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def outcome(path, status, answer):
+def outcome(handler, status, answer):
     """Returns `ok`, the code of an error, or the HTTP status."""
     if status != 200:
         return f"HTTP {status}"
-    if path.startswith("/jsonrpc"):
+    if handler.command != "POST":
+        return "ok"
+    if handler.path.startswith("/jsonrpc"):
         answer = json.loads(answer)
         error = answer.get("error")
         if not error:

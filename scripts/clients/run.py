@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs unchanged client programs of the XenAPI against a `ringwayd` with simulated VMs.
+"""Runs unchanged client programs of the XenAPI against a `ringwayd` with simulated VMs, or with
+real storage where they send the content of disks.
 
 `go-sdk` is the exception: it makes the requests of XenServer's SDK for Go, which no registry has.
 
@@ -14,6 +15,7 @@ import pathlib
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,10 +48,18 @@ def ansible_client():
     return [programs / "ansible-playbook", *inventory, HERE / "ansible/play.yml"]
 
 
-def node_client():
+def node(program):
     copied("node")
     call(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=CACHE / "node")
-    return ["node", CACHE / "node/client.mjs"]
+    return ["node", CACHE / "node" / program]
+
+
+def node_client():
+    return node("client.mjs")
+
+
+def node_disks():
+    return node("disks.mjs")
 
 
 def go_client():
@@ -75,11 +85,14 @@ def go_sdk_requests():
 CLIENTS = {
     "python": (python_client, []),
     "node": (node_client, ["node", "npm"]),
+    "node-disks": (node_disks, ["node", "npm"]),
     "ansible": (ansible_client, []),
     "java": (java_client, ["java", "mvn"]),
     "go": (go_client, ["go"]),
     "go-sdk": (go_sdk_requests, []),
 }
+# Clients of a daemon with real storage.
+REAL = {"node-disks"}
 
 
 def call(words, **options):
@@ -92,9 +105,9 @@ def copied(name):
     shutil.copytree(HERE / name, CACHE / name, dirs_exist_ok=True)
 
 
-def started(ringwayd, directory):
+def started(ringwayd, directory, hypervisor):
     """Starts a daemon. Returns its process and its port without TLS."""
-    words = [ringwayd, "--hypervisor", "simulator", "--slices", "off", "--calibrate", "off"]
+    words = [ringwayd, "--hypervisor", hypervisor, "--slices", "off", "--calibrate", "off"]
     words += ["--state", directory / "state", "--listen", "127.0.0.1:0,plain"]
     with open(directory / "log", "w", encoding="utf-8") as log:
         daemon = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -107,11 +120,29 @@ def started(ringwayd, directory):
     return daemon, int(port.group(1))
 
 
+def end_datapaths(directory):
+    """Ends each `ringway-io` below a directory: they outlive their daemon."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            # First, so that the words are those of this process.
+            process = os.pidfd_open(int(entry.name))
+        except ProcessLookupError:
+            continue
+        try:
+            if f"{directory}/".encode() in (entry / "cmdline").read_bytes():
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                select.select([process], [], [])
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+        finally:
+            os.close(process)
+
+
 def run(name, command, ringwayd, record):
     """Runs a client against a daemon of its own. Returns whether it succeeded."""
     with tempfile.TemporaryDirectory(prefix="rw-") as directory:
         directory = pathlib.Path(directory)
-        daemon, port = started(ringwayd, directory)
+        daemon, port = started(ringwayd, directory, "qemu" if name in REAL else "simulator")
         try:
             password = (directory / "state/password").read_text().splitlines()[1]
             proxy = recorder.Recorder("127.0.0.1", port, "root", password)
@@ -125,6 +156,7 @@ def run(name, command, ringwayd, record):
         finally:
             daemon.terminate()
             daemon.wait()
+            end_datapaths(directory)
 
 
 def main():

@@ -7,7 +7,7 @@ use model::plan::Effect;
 use model::vbd::DeviceNumber;
 use model::vm::PowerState;
 use xenapi::table::{
-    Class, console, host, network, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics,
+    Class, FieldIx, console, host, network, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics,
 };
 use xenapi::{ApiError, Date, NULL_REF, Value};
 
@@ -219,7 +219,8 @@ fn named(prefix: &str, number: u8) -> String {
     }
 }
 
-/// Handles a destroyed VDI: destroys its disk VBDs and empties its CD drives.
+/// Handles a destroyed VDI: destroys its disk VBDs and empties its CD drives. Its snapshots are of
+/// nothing any more.
 ///
 /// # Errors
 /// Those of the database.
@@ -231,5 +232,24 @@ pub(crate) fn disk_gone(tx: &mut Tx<'_>, disk: &Ref) -> Result<(), ApiError> {
             tx.destroy(&vbd::CLASS, &slot)?;
         }
     }
+    orphan(tx, disk, vdi::Field::snapshots, vdi::Field::snapshot_of)?;
     tx.destroy(&vdi::CLASS, disk)
+}
+
+/// Sets the reference `field` of all objects in the derived `set` of an object to null, because
+/// clients take a reference to no object for an error.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn orphan(
+    tx: &mut Tx<'_>,
+    of: &Ref,
+    set: impl Into<FieldIx>,
+    field: impl Into<FieldIx>,
+) -> Result<(), ApiError> {
+    let field = field.into();
+    for one in references(&tx.view(), of, set)? {
+        tx.set(&one, field, Value::text(NULL_REF))?;
+    }
+    Ok(())
 }

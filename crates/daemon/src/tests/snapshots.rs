@@ -237,3 +237,29 @@ async fn a_scan_brings_snapshots_back() {
         assert_eq!(sim_host.get(&again, field), expected, "{field:?}");
     }
 }
+
+#[tokio::test]
+async fn a_snapshot_of_nothing_has_the_null_reference() {
+    let sim_host = SimulatedHost::new().await;
+    let (machine, disks) = two_disks(&sim_host).await;
+    let snapshot = sim_host.snapshot(&machine, &[]).await;
+    let taken = sim_host.disks(&snapshot);
+    sim_host.done("VDI.forget", [disks[0].value()]).await;
+    sim_host.done("VDI.destroy", [disks[1].value()]).await;
+    let null = Value::text(xenapi::NULL_REF);
+    for disk in &taken {
+        assert_eq!(sim_host.get(disk, vdi::Field::snapshot_of), null);
+        assert_eq!(sim_host.get(disk, vdi::Field::is_a_snapshot), yes());
+    }
+    // A revert makes disks that the snapshots are of.
+    sim_host.made("VBD.create", [sim_host.slot(&machine, None, "CD")]).await;
+    sim_host.done("VM.revert", [snapshot.value()]).await;
+    for (of, disk) in taken.iter().zip(sim_host.disks(&machine)) {
+        assert_eq!(sim_host.get(of, vdi::Field::snapshot_of), disk.value());
+    }
+    sim_host.done("VM.destroy", [machine.value()]).await;
+    assert_eq!(sim_host.get(&snapshot, vm::Field::snapshot_of), null);
+    let refused = sim_host.refused("VM.revert", [snapshot.value()]).await;
+    assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+    assert!(refused[1].contains("clone the snapshot"), "{refused:?}");
+}

@@ -52,9 +52,12 @@ impl Wait {
 }
 
 fn replay(recording: &str) {
+    replay_to(Ringwayd::simulator(&[]).unwrap(), recording);
+}
+
+fn replay_to(mut daemon: Ringwayd, recording: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(recording);
     let text = std::fs::read_to_string(path).unwrap();
-    let mut daemon = Ringwayd::simulator(&[]).unwrap();
     let address = daemon.url().unwrap().trim_start_matches("http://").to_owned();
     let (client, password) = (daemon.client().unwrap(), daemon.password().unwrap());
     let (references, token) = (Vec::new(), String::new());
@@ -88,8 +91,9 @@ impl Replay {
     fn send(&mut self, line: &Value) -> String {
         let body = self.fill(line["body"].as_str().unwrap());
         let mut head = format!(
-            "POST {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n",
-            line["path"].as_str().unwrap(),
+            "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n",
+            line["method"].as_str().unwrap(),
+            self.fill(line["path"].as_str().unwrap()),
             self.address,
             body.len()
         );
@@ -109,6 +113,9 @@ impl Replay {
         }
         let answer = read(self.connect(), &request);
         self.learn(&answer);
+        if let Some(content) = line["answer"].as_str() {
+            assert!(answer.ends_with(&format!("\r\n\r\n{content}")), "{answer}");
+        }
         if body.contains("Async.") && outcome(&answer) == "ok" {
             let task = self.references.last().unwrap().clone();
             self.client.wait_task(&task, PATIENCE).unwrap();
@@ -242,6 +249,12 @@ fn python() {
 #[test]
 fn npm_xen_api() {
     replay("node.jsonl");
+}
+
+/// `putResource` and `getResource`, with and without a stream.
+#[test]
+fn npm_xen_api_sends_disks() {
+    replay_to(Ringwayd::start(&["--hypervisor", "qemu"]).unwrap(), "node-disks.jsonl");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::ops::run::id_of;
 use crate::random;
 use crate::reconcile::settle;
 use crate::records::boot::check_order;
+use crate::records::effects::orphan;
 use crate::records::fields::{pairs, reference, references};
 use crate::storage::layers;
 
@@ -85,6 +86,8 @@ pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
         if tx.view().object(&vm_guest_metrics::CLASS, &guest_metrics).is_ok() {
             tx.destroy(&vm_guest_metrics::CLASS, &guest_metrics)?;
         }
+        orphan(tx, &machine, vm::Field::snapshots, vm::Field::snapshot_of)?;
+        orphan(tx, &machine, vm::Field::children, vm::Field::parent)?;
         tx.destroy(&vm::CLASS, &machine)
     })?;
     Ok(nothing())

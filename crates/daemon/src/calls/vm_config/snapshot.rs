@@ -193,7 +193,7 @@ fn replace(
     let mut replaced = BTreeMap::new();
     for (of_snapshot, clone) in copies {
         let old = reference(&tx.view(), of_snapshot, vdi::Field::snapshot_of)?;
-        for other in successors(&tx.view(), &old)? {
+        for other in successors(&tx.view(), of_snapshot, &old)? {
             tx.set(&other, vdi::Field::snapshot_of, clone.value())?;
         }
         if tx.view().object(&vdi::CLASS, &old).is_ok() {
@@ -209,11 +209,11 @@ fn replace(
     Ok(present)
 }
 
-/// Returns the snapshots of a VDI that may not exist any more.
-fn successors(view: &View<'_>, disk: &Ref) -> Result<Vec<Ref>, ApiError> {
+/// Returns the snapshots of a VDI, or the snapshot at hand if the VDI does not exist any more.
+fn successors(view: &View<'_>, snapshot: &Ref, disk: &Ref) -> Result<Vec<Ref>, ApiError> {
     match view.object(&vdi::CLASS, disk) {
         Ok(_) => references(view, disk, vdi::Field::snapshots),
-        Err(_) => Ok(Vec::new()),
+        Err(_) => Ok(vec![snapshot.clone()]),
     }
 }
 

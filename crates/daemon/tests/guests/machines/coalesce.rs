@@ -1,4 +1,4 @@
-//! Images of destroyed snapshots are merged while a guest writes and verifies.
+//! Snapshots, merges of their images, clones and a revert while a guest writes and verifies.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -10,12 +10,14 @@ use testkit::ringwayd::Shell;
 use xenapi::Value;
 use xenapi::client::Record;
 
-use super::records::{of, slot, start};
+use super::records::{of, record, slot, start, with};
 use super::snapshots::{datapath_dies, disks, kill_datapath, layers, nothing_is_left, snapshot};
 use super::world::{Machine, PATIENCE, World};
 
 /// First block that tells which state the disk has.
 const BLOCK: u64 = 7;
+/// Blocks of the guest's writer: the first, and how many.
+const WRITER: (u64, u64) = (1000, 64);
 /// Writes numbers to blocks of the disk, reads each again, and notes what is wrong.
 const VERIFY: &str = "(n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); b=$((1000+n%64)); \
      echo $n | dd of=/dev/vda bs=512 seek=$b conv=notrunc,fsync 2>/dev/null; \
@@ -58,10 +60,9 @@ fn a_guest_goes_on_while_images_are_merged() {
     until_layers(&mut world, &machine, 2);
     assert_content(&machine, &mut shell);
     killed_in_between(&mut world, &machine, &mut shell);
+    let (machine, mut shell) = cloned_and_reverted(&mut world, machine, shell);
     shell.run("touch /tmp/stop; until [ -e /tmp/rounds ]; do sleep 0.1; done", PATIENCE).unwrap();
-    assert_eq!(shell.run("cat /tmp/bad 2>/dev/null; true", PATIENCE).unwrap(), "");
-    let rounds: u64 = shell.run("cat /tmp/rounds", PATIENCE).unwrap().trim().parse().unwrap();
-    assert!(rounds > 5, "{rounds} rounds");
+    nothing_is_wrong(&mut shell);
     is_quiet(&mut world, &machine);
     drop(shell);
     world.call("VM.hard_shutdown", &of(&machine.reference));
@@ -89,6 +90,57 @@ fn killed_in_between(world: &mut World, machine: &Machine, shell: &mut Shell) {
     world.call("SR.scan", &of(&place));
     until_layers(world, machine, 2);
     assert_content(machine, shell);
+}
+
+/// A clone has one moment of the writer, and so has the disk after a revert, which ends the guest
+/// while it writes. Returns the machine with its new disk, whose guest writes again.
+fn cloned_and_reverted(world: &mut World, machine: Machine, mut shell: Shell) -> (Machine, Shell) {
+    let taken = snapshot(world, &machine, "moment");
+    let (_, disk) = disks(world, &taken).remove(0);
+    let clone = world.made("VDI.clone", &with(&disk, [record([])]));
+    let device = world.made("VBD.create", &[slot(&machine.reference, Some(&clone))]);
+    world.call("VBD.plug", &of(&device));
+    shell.run("until [ -b /dev/vdb ]; do sleep 0.1; done", PATIENCE).unwrap();
+    let moment = moment(&mut shell, "vdb");
+    world.call("VBD.unplug", &of(&device));
+    world.call("VBD.destroy", &of(&device));
+    world.call("VDI.destroy", &of(&clone));
+    machine.write(&mut shell, BLOCK, "lost");
+    nothing_is_wrong(&mut shell);
+    drop(shell);
+    world.call("VM.revert", &of(&taken));
+    world.call("VM.start", &start(&machine.reference));
+    let (slot, disk) = disks(world, &machine.reference).remove(0);
+    let image = world.image(&disk);
+    let machine = Machine { slot, disk, image, ..machine };
+    let mut shell = world.shell(&machine);
+    assert_eq!(self::moment(&mut shell, "vda"), moment);
+    assert_content(&machine, &mut shell);
+    shell.run(VERIFY, PATIENCE).unwrap();
+    destroy(world, &taken);
+    until_layers(world, &machine, 2);
+    assert_content(&machine, &mut shell);
+    (machine, shell)
+}
+
+/// Returns the last number of the writer that a disk has. Each of its blocks must have the last
+/// number up to then, because each write is durable before the next one begins.
+fn moment(shell: &mut Shell, device: &str) -> u64 {
+    shell.run("echo 3 >/proc/sys/vm/drop_caches", PATIENCE).unwrap();
+    let (first, count) = WRITER;
+    let read = format!("dd if=/dev/{device} bs=512 skip={first} count={count} 2>/dev/null");
+    let text = shell.run(&format!("{read} | tr -d '\\0'"), PATIENCE).unwrap();
+    let found: Vec<u64> = text.split_whitespace().map(|one| one.parse().unwrap()).collect();
+    let last = found.iter().copied().max().unwrap();
+    assert!(last > 5, "{last} rounds");
+    let mut numbers: Vec<u64> = (last.saturating_sub(count - 1).max(1)..=last).collect();
+    numbers.sort_by_key(|number| number % count);
+    assert_eq!(found, numbers);
+    last
+}
+
+fn nothing_is_wrong(shell: &mut Shell) {
+    assert_eq!(shell.run("cat /tmp/bad 2>/dev/null; true", PATIENCE).unwrap(), "");
 }
 
 /// Gives the guest the disk of a snapshot. Returns its VBD.

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use super::*;
 
-fn qemu_img(folder: &Path, args: &[&str]) {
+pub(super) fn qemu_img(folder: &Path, args: &[&str]) {
     let ran = Command::new("qemu-img").args(args).current_dir(folder).output().unwrap();
-    assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{args:?}: {ran:?}");
 }
 
 impl World {

@@ -6,6 +6,7 @@ mod ends;
 mod foreign;
 mod formats;
 mod killed;
+mod large;
 mod network;
 mod reflinks;
 mod reports;
@@ -88,11 +89,15 @@ impl World {
 
     /// Creates a disk whose image has this format.
     fn disk_of(&mut self, format: &str) -> String {
+        self.disk_of_size(format, SIZE as u64)
+    }
+
+    fn disk_of_size(&mut self, format: &str, bytes: u64) -> String {
         let text = |text: &str| Value::text(text);
         let fields = record([
             ("name_label", text("d")),
             ("SR", text(&self.sr)),
-            ("virtual_size", Value::Int(SIZE as i64)),
+            ("virtual_size", Value::Int(bytes.try_into().unwrap())),
             ("type", text("user")),
             ("sharable", Value::Bool(false)),
             ("read_only", Value::Bool(false)),
