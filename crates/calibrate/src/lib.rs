@@ -38,7 +38,7 @@ mod scratch;
 mod stored;
 
 pub use cells::{Cell, cells};
-pub use device::identity;
+pub use device::{identity, whole_device};
 pub use error::CalibrateError;
 pub use profile::{profile, scheduler_profile};
 pub use run::{Progress, run};

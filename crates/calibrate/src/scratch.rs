@@ -15,6 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::CalibrateError;
+use crate::device::whole_device;
 use crate::load::Random;
 
 /// Bytes of the smallest scratch: places of large requests repeat on a smaller one.
@@ -61,14 +62,14 @@ impl Scratch {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let lock = lock_folder(path, &stat)?;
-                Self::file(path, (&found, lock), stat.st_dev, size, stop)
+                Self::file(path, (&found, lock), whole_device(stat.st_dev), size, stop)
             }
             FileType::BlockDevice => {
                 if flock(&found, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
                 {
                     return Err(CalibrateError::Busy { path: path.into() });
                 }
-                Self::block_device(path, found, stat.st_rdev, write)
+                Self::block_device(path, found, whole_device(stat.st_rdev), write)
             }
             _ => Err(CalibrateError::IsFile { path: path.into() }),
         }
@@ -146,7 +147,7 @@ impl Scratch {
         &self.path
     }
 
-    /// Returns the number of the device below.
+    /// Returns the number of the whole device below.
     pub(crate) fn device(&self) -> Dev {
         self.device
     }

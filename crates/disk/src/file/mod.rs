@@ -251,7 +251,12 @@ impl FileDisk {
 
     /// Returns whether the scheduler of a storage dispatches the requests of new channels.
     pub fn shares_storage(&self) -> bool {
-        self.storage_disk.get().is_some()
+        self.storage_disk().is_some()
+    }
+
+    /// Returns the disk on the storage whose scheduler dispatches the requests of new channels.
+    pub fn storage_disk(&self) -> Option<&Arc<StorageDisk>> {
+        self.storage_disk.get()
     }
 
     /// Charges the share of the storage for an operation that the file's metadata has needed, if other

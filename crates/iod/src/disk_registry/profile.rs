@@ -26,7 +26,7 @@ impl DiskRegistry {
             let message = format!("cannot open {}: {error}", folder.display());
             RpcError { code: code::FAILED, message }
         })?;
-        let device = device.dev();
+        let device = calibrate::whole_device(device.dev());
         let (profile, storage) = match open_disk::use_profile(folder, device) {
             Ok(Some(used)) => used,
             Ok(None) => return Ok(ProfileReply::default()),

@@ -1,6 +1,6 @@
 //! Storages below the files of a disk, which it shares with other disks.
 //!
-//! A storage is a device, by its number. It has a scheduler if the folder of an image on it has a
+//! A storage is a whole device, by its number: the disk below partitions and logical volumes. It has a scheduler if the folder of an image on it has a
 //! profile (`ringway calibrate --store`). Processes with the same folder ([`share_storages_in`]) share
 //! it.
 
@@ -17,7 +17,7 @@ use share::{DiskConfig, Profile};
 use super::model_storage::ModelStorage;
 use crate::error::error_chain;
 
-/// Storages of this process by the number of their device.
+/// Storages of this process by the number of their whole device.
 static STORAGES: Mutex<BTreeMap<u64, Weak<Storage>>> = Mutex::new(BTreeMap::new());
 
 /// Folder by which processes share storages. `None` inside if this process shares with no other.
@@ -51,7 +51,7 @@ impl StorageDisks {
     /// Lets the scheduler of its storage dispatch the requests of a file, if there is one. Returns a
     /// note if there is a profile that cannot be used.
     pub(crate) fn schedule(&self, file: &FileDisk, name: &FileRef) -> Option<String> {
-        let device = file.identity().ok()?.device;
+        let device = calibrate::whole_device(file.identity().ok()?.device);
         let mut state = lock(&self.0);
         let found = match state.by_device.get(&device) {
             Some(present) => Ok(Arc::clone(present)),
@@ -116,10 +116,9 @@ impl StorageDisks {
     /// Returns the share, and the disk on its model or on the storage of its top file. `None` without a
     /// scheduler.
     pub(crate) fn report(&self, top: Option<&FileDisk>) -> Option<(DiskShare, Arc<StorageDisk>)> {
-        let device = top.and_then(|top| Some(top.identity().ok()?.device));
         let state = lock(&self.0);
         let on_model = state.on_model.as_ref().and_then(|(_, disk)| disk.as_ref());
-        let found = on_model.or_else(|| state.by_device.get(&device?))?;
+        let found = on_model.or_else(|| top?.storage_disk())?;
         Some((state.share, Arc::clone(found)))
     }
 

@@ -44,9 +44,10 @@ impl ServedDisk {
         self.tree().storage_disks.set_share(share);
     }
 
-    /// Returns whether a file of the disk is on this device.
+    /// Returns whether a file of the disk is on this whole device.
     pub(crate) fn is_on(&self, device: u64) -> bool {
-        self.tree().files.iter().any(|file| file.identity.device == device)
+        let is_there = |on: u64| calibrate::whole_device(on) == device;
+        self.tree().files.iter().any(|file| is_there(file.identity.device))
     }
 
     /// Returns whether the storages of all files dispatch the requests of new channels.

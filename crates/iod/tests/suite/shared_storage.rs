@@ -6,8 +6,10 @@ use std::path::Path;
 use crate::caps::Storm;
 use crate::common::*;
 use crate::shares::{attach, stats, store, store_changed, use_profile, wait_for_ratio};
+use model::calibration::ProfileReply;
 use serde_json::{Value, json};
 use testkit::process::eventually;
+use testkit::storage::{Partitions, store_profile};
 
 /// Folder in memory, as `/run` is.
 fn memory_folder() -> tempfile::TempDir {
@@ -81,14 +83,60 @@ fn a_profile_that_one_process_stores_is_that_of_all() {
 }
 
 #[test]
+fn partitions_of_one_device_are_one_storage() {
+    let partitions = Partitions::new().unwrap();
+    let places = partitions.places();
+    let identities = places.each_ref().map(|place| {
+        let device = std::fs::metadata(place).unwrap().dev();
+        (device, calibrate::identity(device))
+    });
+    let [(one_device, one), (other_device, other)] = identities;
+    assert_ne!(one_device, other_device);
+    assert!(one == other && one.name.as_deref().unwrap().starts_with("loop"), "{one:?}");
+    let share_folder = memory_folder();
+    let options = ["--share-folder", share_folder.path().to_str().unwrap()];
+    let ios = [Io::start_with(&options), Io::start_with(&options)];
+    let mut callers = ios.each_ref().map(Io::caller);
+    for (at, id) in [(0, "a"), (1, "b")] {
+        let path = places[at].join("disk.raw");
+        std::fs::write(&path, [1; 4096]).unwrap();
+        // Each process has disks on both partitions.
+        for caller in 0..2 {
+            let (spec_id, file) = (format!("{id}{caller}"), json!({ "file": path }));
+            let mut spec = ios[caller].spec(&spec_id, file);
+            spec["read_only"] = json!(true);
+            callers[caller].disk("disk.attach", spec);
+        }
+    }
+    // One folder has a profile. It is that of the disks on both partitions, in both processes.
+    store_profile(&places[1], one).unwrap();
+    for (number, caller) in callers.iter_mut().enumerate() {
+        let used = caller.call("storage.profile", json!({ "path": places[1] })).unwrap();
+        let used: ProfileReply = serde_json::from_value(used).unwrap();
+        assert_eq!(used.disks, [format!("a{number}"), format!("b{number}")], "{used:?}");
+        assert!(used.notes.is_empty(), "{used:?}");
+        for id in used.disks {
+            assert!(stats(caller, &id).share.is_some(), "{id}");
+        }
+    }
+    // The state, and a file of each process.
+    let state = format!("share-3-{:x}", calibrate::whole_device(one_device));
+    let names = ["", ".1", ".2"].map(|process| format!("{state}{process}"));
+    assert_eq!(entries(share_folder.path()), names);
+}
+
+#[test]
 fn a_folder_that_cannot_be_used_leaves_disks_as_they_are() {
     let folder = memory_folder();
     let device = std::fs::metadata(std::env::temp_dir()).unwrap().dev();
-    let foreign = folder.path().join(format!("share-2-{device:x}"));
+    let device = calibrate::whole_device(device);
+    let name = format!("share-3-{device:x}");
+    let foreign = folder.path().join(&name);
     std::fs::write(&foreign, "mine").unwrap();
     let io = start(folder.path());
     let mut caller = io.caller();
     attach(&io, &mut caller, "d", json!({"weight": 400}));
     assert_eq!(stats(&mut caller, "d").share.unwrap().share.weight, 400);
     assert_eq!(std::fs::read(foreign).unwrap(), b"mine");
+    assert_eq!(entries(folder.path()), [name]);
 }

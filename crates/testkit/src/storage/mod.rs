@@ -1,9 +1,11 @@
-//! Storage that hangs on command, slow storage, storage with chosen sectors, and profiles of storage.
+//! Storage that hangs on command, slow storage, storage with chosen sectors or with partitions, and profiles
+//! of storage.
 //!
 //! - [`Hanging`], a file system: processes that write to it sleep in the kernel.
 //! - [`Stalling`], a block device: its requests, also reads, stay in the kernel.
 //! - [`SlowStorage`], a file system of which few bytes a second are read.
 //! - [`LoopDevice`], a block device with sectors of a chosen size.
+//! - [`Partitions`], two file systems on partitions of one device.
 //!
 //! Without cleanup these would outlive the test, together with every process that uses them. So a
 //! shell lets the storage continue and removes it when the test's end of its input closes. The
@@ -12,6 +14,7 @@
 mod hanging;
 mod io_group;
 mod loop_device;
+mod partitions;
 mod profile;
 mod slow;
 mod stalling;
@@ -24,6 +27,7 @@ use crate::error::{Error, Result};
 
 pub use hanging::Hanging;
 pub use loop_device::LoopDevice;
+pub use partitions::Partitions;
 pub use profile::store_profile;
 pub use slow::SlowStorage;
 pub use stalling::Stalling;
