@@ -118,9 +118,9 @@ fn inside_little_room(dir: &Path) {
 #[test]
 fn a_small_disk_goes_out_each_time() {
     let mut world = World::new();
-    let disk = world.disk_of_size("raw", 512);
-    assert_eq!(world.put(&format!("vdi={disk}"), &[7; 512]).status, 200);
+    let disk = world.disk_of_size("raw", 4096);
+    assert_eq!(world.put(&format!("vdi={disk}"), &[7; 4096]).status, 200);
     for _ in 0..50 {
-        assert!(world.content(&disk) == [7; 512]);
+        assert!(world.content(&disk) == [7; 4096]);
     }
 }
