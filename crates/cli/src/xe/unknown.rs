@@ -45,14 +45,31 @@ const NOT_HERE: [&str; 33] = [
 /// Other commands of XenServer that do not exist here, with blanks between.
 const NAMES_NOT_HERE: &str = include_str!("not_here.txt");
 
+/// The same, each with what to do instead.
+const WAYS: [(&str, &str); 6] = [
+    ("snapshot-export-to-template", TO_TEMPLATE),
+    ("snapshot-reset-powerstate", "snapshots are always halted here"),
+    ("template-export", EXPORT),
+    ("vdi-unlock", "vbd-list vdi-uuid=UUID shows which VM has the disk; vbd-unplug frees it"),
+    ("vm-export", EXPORT),
+    ("vm-import", "make a VM with vm-install, and fill its disks with vdi-import"),
+];
+const EXPORT: &str = "vbd-list vm-uuid=UUID shows its disks, and vdi-export writes each to a file";
+const TO_TEMPLATE: &str = "snapshot-clone makes a template, and vdi-export writes each disk of \
+     snapshot-disk-list to a file";
+
 /// Returns the text for an unknown command: what is meant, or that Ringway does not have it.
 pub(crate) fn text(command: &str) -> String {
     let is_part = |part: &str| {
         command.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
+    let not_here = format!("Unknown command: {command}; XenServer has it, Ringway does not");
+    if let Some((_, way)) = WAYS.iter().find(|(name, _)| *name == command) {
+        return format!("{not_here}: {way}");
+    }
     let is_named = NAMES_NOT_HERE.split_whitespace().any(|name| name == command);
     if is_named || NOT_HERE.iter().any(|part| is_part(part)) {
-        return format!("Unknown command: {command}; XenServer has it, Ringway does not");
+        return not_here;
     }
     match nearest(command) {
         Some(nearest) => format!("Unknown command: {command}; did you mean {nearest}?"),
@@ -113,8 +130,20 @@ mod tests {
         ] {
             assert_eq!(text(typed), format!("Unknown command: {typed}; did you mean {meant}?"));
         }
-        for typed in ["pool-ha-enable", "vgpu-list", "patch-upload", "vm-export", "host-dmesg"] {
+        for typed in ["pool-ha-enable", "vgpu-list", "patch-upload", "host-dmesg"] {
             assert!(text(typed).ends_with("XenServer has it, Ringway does not"), "{typed}");
+        }
+        for (typed, way) in [
+            ("template-export", "vdi-export"),
+            ("vm-export", "vdi-export"),
+            ("vm-import", "vdi-import"),
+            ("snapshot-export-to-template", "snapshot-clone"),
+            ("snapshot-reset-powerstate", "always halted"),
+            ("vdi-unlock", "vbd-unplug"),
+        ] {
+            let told = text(typed);
+            let (_, told) = told.split_once("XenServer has it, Ringway does not: ").unwrap();
+            assert!(told.contains(way), "{told}");
         }
         for typed in ["x", "make-coffee", &"v".repeat(10_000)] {
             assert_eq!(text(typed), format!("Unknown command: {typed}"));
@@ -125,7 +154,19 @@ mod tests {
     fn what_is_not_here_is_no_command() {
         for (name, _) in commands::all() {
             assert!(!NOT_HERE.contains(&&*name), "{name}");
+            assert!(!WAYS.iter().any(|(other, _)| *other == name), "{name}");
             assert!(!NAMES_NOT_HERE.split_whitespace().any(|other| other == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn ways_name_commands_that_exist() {
+        let all: Vec<String> = commands::all().into_iter().map(|(name, _)| name).collect();
+        let starts = ["vbd-", "vdi-", "vm-", "snapshot-"];
+        for word in WAYS.iter().flat_map(|(_, way)| way.split([' ', ',', ';'])) {
+            let is_command = starts.iter().any(|start| word.starts_with(start));
+            let is_command = is_command && !word.contains('=');
+            assert!(!is_command || all.iter().any(|name| name == word), "{word}");
         }
     }
 

@@ -107,11 +107,13 @@ impl Replay {
             // The next request may be what this one waits for, and the answers may come in other
             // pieces than those that were recorded.
             self.end_wait();
-            self.wait = Some(self.begin_wait(request));
+            self.wait = Some(self.begin_wait(&request));
             self.references.push(String::new());
             return line["outcome"].as_str().unwrap_or("").to_owned();
         }
-        let answer = read(self.connect(), &request);
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read(stream);
         self.learn(&answer);
         if let Some(content) = line["answer"].as_str() {
             assert!(answer.ends_with(&format!("\r\n\r\n{content}")), "{answer}");
@@ -129,10 +131,12 @@ impl Replay {
         stream
     }
 
-    fn begin_wait(&self, request: String) -> Wait {
-        let stream = self.connect();
+    fn begin_wait(&self, request: &str) -> Wait {
+        let mut stream = self.connect();
+        // The wait may be ended before its thread runs.
+        stream.write_all(request.as_bytes()).unwrap();
         let other = stream.try_clone().unwrap();
-        Wait { stream, thread: std::thread::spawn(move || read(other, &request)) }
+        Wait { stream, thread: std::thread::spawn(move || read(other)) }
     }
 
     /// Ends the wait for events. A wait that was answered must have succeeded.
@@ -215,9 +219,8 @@ impl Replay {
     }
 }
 
-/// Sends a request. Returns the answer: all until the connection ends.
-fn read(mut stream: TcpStream, request: &str) -> String {
-    stream.write_all(request.as_bytes()).unwrap();
+/// Returns the answer to a request: all until the connection ends.
+fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     // A wait that is ended has no answer.
     let _ended = stream.read_to_end(&mut answer);

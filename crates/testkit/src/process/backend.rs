@@ -114,6 +114,9 @@ impl StorageDaemon {
             let server = json!({"type": "unix", "path": path});
             return Ok(json!({"driver": "nbd", "server": server, "export": export}));
         }
+        if let Some(vhd) = tree.get("vhd") {
+            return Ok(json!({"driver": "vpc", "file": file(&vhd["file"])?}));
+        }
         let Some(qcow2) = tree.get("qcow2") else { return file(&tree["file"]) };
         let backing = qcow2.get("backing").map(|backing| match self.node(backing)? {
             // QEMU takes only formats as the backing of an image.
@@ -129,7 +132,7 @@ impl StorageDaemon {
 fn cannot_serve() -> Error {
     Error::Missing {
         program: "a memory disk, a window or an open file of qemu-storage-daemon".into(),
-        next: "give it paths of files and qcow2 images".into(),
+        next: "give it paths of files, VHDs and qcow2 images".into(),
     }
 }
 

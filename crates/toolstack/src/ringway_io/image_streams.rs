@@ -257,16 +257,17 @@ impl Door {
         let mut call =
             StreamCall::begin(method, async move { carrier.call(method, params, deadline).await });
         let accepted = async {
-            tokio::select! {
-                accepted = self.listener.accept() => Ok(accepted.map_err(lost)?.0),
-                answer = call.answer::<Value>() => Err(match answer {
-                    Err(error) => error,
-                    Ok(answer) => DatapathError::Nonsense {
-                        what: method.into(),
-                        why: format!("{answer} without a stream"),
-                    },
-                }),
-            }
+            let answer: Value = tokio::select! {
+                biased;
+                accepted = self.listener.accept() => return Ok(accepted.map_err(lost)?.0),
+                answer = call.answer() => answer?,
+            };
+            // A short image has been sent before its stream is accepted here.
+            let why = format!("{answer} without a stream");
+            call = StreamCall::begin(method, async move { Ok(answer) });
+            let accepted = timeout(ANSWER_GRACE, self.listener.accept()).await;
+            let without = |_| DatapathError::Nonsense { what: method.into(), why };
+            Ok(accepted.map_err(without)?.map_err(lost)?.0)
         };
         let late = |_| DatapathError::Late {
             what: format!("{method} with a stream"),

@@ -113,3 +113,14 @@ fn inside_little_room(dir: &Path) {
     assert!(world.content(&disk) == content);
     assert_eq!(world.incomplete(), [""; 0]);
 }
+
+/// All of it is sent before the daemon looks.
+#[test]
+fn a_small_disk_goes_out_each_time() {
+    let mut world = World::new();
+    let disk = world.disk_of_size("raw", 4096);
+    assert_eq!(world.put(&format!("vdi={disk}"), &[7; 4096]).status, 200);
+    for _ in 0..50 {
+        assert!(world.content(&disk) == [7; 4096]);
+    }
+}

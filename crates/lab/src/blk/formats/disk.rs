@@ -6,18 +6,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ::image::qcow2::{Backing, CreateOptions, create_file};
+use ::image::vhd;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::statvfs;
 use serde_json::{Value, json};
 use testkit::process::{Backend, StorageDaemon, Target, find_binary, find_tool};
 
+use crate::blk::cell::CellSpec;
 use crate::blk::client::{Load, Pattern, Window, fill_every};
 use crate::blk::fleet::BackendKind;
 use crate::blk::image::{self, DISK_BYTES};
+use crate::blk::systems::System;
 use crate::host::QEMU_IMG;
 
 /// Most first writes a second for which an image has room.
 const FIRST_WRITES_A_SECOND: f64 = 80_000.0;
+/// The same for blocks of a VHD. They are larger, and fewer are allocated.
+const FIRST_VHD_WRITES_A_SECOND: f64 = 20_000.0;
+/// Size of a VHD's block in bytes, in images of both makers.
+pub(super) const VHD_BLOCK: u64 = 2 << 20;
 /// Raw image below the disks of first writes.
 const DATA: &str = "data.raw";
 
@@ -34,6 +41,8 @@ pub enum Format {
         /// True for extended L2 entries.
         extended: bool,
     },
+    /// Dynamic VHD. Each server gets an image of its own maker.
+    Vhd,
 }
 
 /// Content of a disk at the start of a sample.
@@ -64,6 +73,7 @@ impl Disk {
     pub fn name(self) -> String {
         let format = match self.format {
             Format::Raw => "raw".to_owned(),
+            Format::Vhd => "vhd".to_owned(),
             Format::Qcow2 { cluster_kib, extended } => {
                 format!("qcow2 {cluster_kib}k{}", if extended { " extended" } else { "" })
             }
@@ -100,6 +110,7 @@ impl Disk {
         let over = |backing: Option<Value>, path: &PathBuf| {
             Some(match (self.format, backing) {
                 (Format::Raw, _) => json!({"file": path}),
+                (Format::Vhd, _) => json!({"vhd": {"file": path}}),
                 (_, None) => json!({"qcow2": {"file": path}}),
                 (_, Some(backing)) => json!({"qcow2": {"file": path, "backing": backing}}),
             })
@@ -152,7 +163,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Creates one qcow2 image.
+    /// Creates one image with a format.
     fn create(
         self,
         server: BackendKind,
@@ -160,18 +171,29 @@ impl Disk {
         bytes: u64,
         below: Option<(PathBuf, &str)>,
     ) -> Result<()> {
-        let Format::Qcow2 { cluster_kib, extended } = self.format else { return Ok(()) };
-        if server == BackendKind::Ringway && extended {
-            let backing =
-                below.map(|(file, format)| Backing { file, format: Some(format.to_owned()) });
-            let options = CreateOptions { backing, ..CreateOptions::new(bytes) };
-            return create_file(path, &options).with_context(|| path.display().to_string());
-        }
+        let (format, options) = match (self.format, server) {
+            (Format::Raw, _) => return Ok(()),
+            (Format::Vhd, BackendKind::Ringway) => {
+                return vhd::create_file(path, &vhd::CreateOptions::dynamic(bytes))
+                    .with_context(|| path.display().to_string());
+            }
+            (Format::Vhd, BackendKind::Daemon) => {
+                ("vpc", "subformat=dynamic,force_size=on".to_owned())
+            }
+            (Format::Qcow2 { extended: true, .. }, BackendKind::Ringway) => {
+                let backing =
+                    below.map(|(file, format)| Backing { file, format: Some(format.to_owned()) });
+                let options = CreateOptions { backing, ..CreateOptions::new(bytes) };
+                return create_file(path, &options).with_context(|| path.display().to_string());
+            }
+            (Format::Qcow2 { cluster_kib, extended }, _) => {
+                let extended = if extended { "on" } else { "off" };
+                ("qcow2", format!("cluster_size={cluster_kib}k,extended_l2={extended}"))
+            }
+        };
         let (_, program, package) = QEMU_IMG;
         let mut command = Command::new(find_tool(program, package)?);
-        let extended = if extended { "on" } else { "off" };
-        let options = format!("cluster_size={cluster_kib}k,extended_l2={extended}");
-        command.args(["create", "-q", "-f", "qcow2", "-o", &options]);
+        command.args(["create", "-q", "-f", format, "-o", &options]);
         if let Some((file, format)) = below {
             command.arg("-b").arg(file).args(["-F", format]);
         }
@@ -240,17 +262,20 @@ pub fn end(server: BackendKind, mut backend: Backend) -> Result<()> {
 #[must_use]
 pub fn disk_bytes(load: Load, window: Window) -> u64 {
     let Pattern::EachOnce(stretch) = load.pattern else { return DISK_BYTES };
-    let writes = (window.warm + window.measure).as_secs_f64() * FIRST_WRITES_A_SECOND;
+    let rate = if stretch < VHD_BLOCK { FIRST_WRITES_A_SECOND } else { FIRST_VHD_WRITES_A_SECOND };
+    let writes = (window.warm + window.measure).as_secs_f64() * rate;
     (writes.ceil() as u64).saturating_mul(stretch).max(DISK_BYTES)
 }
 
-/// Checks that a folder's file system has room for a backing image and an image of this size.
+/// Checks that a folder's file system has room for this many bytes of first writes and for the
+/// known disks.
 ///
 /// # Errors
 /// It has not, or cannot be measured.
 pub(super) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     let system = statvfs(folder).with_context(|| format!("cannot measure {}", folder.display()))?;
-    let (free, needed) = (system.f_bavail.saturating_mul(system.f_frsize), room_bytes(bytes));
+    let (free, needed) =
+        (system.f_bavail.saturating_mul(system.f_frsize), bytes.saturating_add(16 * DISK_BYTES));
     let [free_mib, needed_mib] = [free, needed].map(|bytes| bytes >> 20);
     ensure!(
         free >= needed,
@@ -261,9 +286,13 @@ pub(super) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Backing image, an image of which every cluster was written, and the known disks.
-fn room_bytes(bytes: u64) -> u64 {
-    bytes.saturating_mul(2).saturating_add(16 * DISK_BYTES)
+/// Returns the bytes of an image of which every cluster was written, and of its backing image.
+#[must_use]
+pub(super) fn room_bytes(cell: &CellSpec, window: Window) -> u64 {
+    let over_data = cell.systems.iter().any(|(_, system)| {
+        matches!(system, System::Formatted(_, Disk { content: Content::OverData, .. }))
+    });
+    disk_bytes(cell.load, window).saturating_mul(1 + u64::from(over_data))
 }
 
 #[cfg(test)]
@@ -305,6 +334,8 @@ mod tests {
         let window = Window::of(Duration::from_millis(400));
         let load = Load { pattern: Pattern::EachOnce(128 << 10), ..Load::default() };
         assert_eq!(disk_bytes(load, window), 40_000 * (128 << 10));
+        let vhd = Load { pattern: Pattern::EachOnce(VHD_BLOCK), ..Load::default() };
+        assert_eq!(disk_bytes(vhd, window), 10_000 * VHD_BLOCK);
         assert_eq!(disk_bytes(Load::default(), window), DISK_BYTES);
         let folder = std::env::temp_dir();
         check_room(&folder, 0).unwrap();

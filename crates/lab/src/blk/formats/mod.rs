@@ -1,4 +1,4 @@
-//! `formats`: disks in qcow2 and raw images. First writes, which allocate, and known blocks.
+//! `formats`: disks in qcow2, VHD and raw images. First writes, which allocate, and known blocks.
 
 mod disk;
 
@@ -16,6 +16,7 @@ use super::systems::System;
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Options, Prepared};
 use crate::host::{QEMU_IMG, versions};
+use disk::VHD_BLOCK;
 pub use disk::{Content, Disk, Format, disk_bytes, end};
 
 /// Bytes of the disk for each first write: the largest cluster of all systems.
@@ -44,14 +45,14 @@ impl Experiment for Formats {
     }
 
     fn summary(&self) -> &'static str {
-        "disks in qcow2 and raw images: first writes and known blocks against qemu-storage-daemon"
+        "disks in qcow2, VHD and raw images: first writes and known blocks against qemu-storage-daemon"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let cells = chosen(cells(), options);
         let window_ms = if options.quick { 100 } else { 200 };
         let window = Window::of(Duration::from_millis(options.window_ms.unwrap_or(window_ms)));
-        let bytes = cells.iter().map(|cell| disk_bytes(cell.load, window)).max().unwrap_or(0);
+        let bytes = cells.iter().map(|cell| disk::room_bytes(cell, window)).max().unwrap_or(0);
         let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
         disk::check_room(&scratch, bytes)?;
         versions(&[QEMU_IMG], None)?;
@@ -60,14 +61,16 @@ impl Experiment for Formats {
             rounds: if options.quick { 3 } else { 7 },
             window_ms,
             placement: Placement::choose()?,
-            notes: vec![note(bytes)],
+            notes: vec![note(window)],
             plots: Vec::new(),
         };
         prepare(cells, design, options)
     }
 }
 
-fn note(bytes: u64) -> String {
+fn note(window: Window) -> String {
+    let size =
+        |stretch| disk_bytes(Load { pattern: Pattern::EachOnce(stretch), ..small() }, window);
     format!(
         "Both servers read and write files by direct I/O and poll as they do by default. The client \
          polls, writes, and never flushes: durable references are part of no figure, but both write \
@@ -75,11 +78,14 @@ fn note(bytes: u64) -> String {
          in its journal, `qsd` has not. \
          First writes: each sample has a new image. One 4 KiB block in each {} KiB of the disk is \
          written, in random order, so each write allocates a cluster in every format. Disk and raw \
-         backing image have {} MiB. Known blocks: all {} MiB were written before. With {LAYERS} \
+         backing image have {} MiB. In a VHD one block in each {} KiB of {} MiB is written, the size \
+         of its units. Known blocks: all {} MiB were written before. With {LAYERS} \
          layers, reads find a tenth of them in each, and writes meet all of them in the top one. \
          `image MiB` is the space of the top image after the sample.",
         STRETCH >> 10,
-        bytes >> 20,
+        size(STRETCH) >> 20,
+        VHD_BLOCK >> 10,
+        size(VHD_BLOCK) >> 20,
         DISK_BYTES >> 20,
     )
 }
@@ -89,9 +95,11 @@ fn cells() -> Vec<CellSpec> {
     use BackendKind::{Daemon, Ringway};
     let disk = |server, format, content| System::Formatted(server, Disk { format, content });
     let first = |id: &str, title: &str, content, formats: &[(BackendKind, Format)]| {
+        let is_vhd = formats.iter().any(|(_, format)| *format == Format::Vhd);
+        let stretch = if is_vhd { VHD_BLOCK } else { STRETCH };
         let systems: Vec<System> =
             formats.iter().map(|(server, format)| disk(*server, *format, content)).collect();
-        let load = Load { access: Access::Write, pattern: Pattern::EachOnce(STRETCH), ..small() };
+        let load = Load { access: Access::Write, pattern: Pattern::EachOnce(stretch), ..small() };
         DEPTHS.map(|depth| cell((id, title), Load { depth, ..load }, &systems))
     };
     let over = "first writes over a raw image";
@@ -103,6 +111,8 @@ fn cells() -> Vec<CellSpec> {
     let title = format!("{over}, image of qemu-img");
     let foreign = [(Ringway, PLAIN), (Daemon, PLAIN)];
     all.extend(first("foreign-backed", &title, Content::OverData, &foreign));
+    let both = [(Ringway, Format::Vhd), (Daemon, Format::Vhd)];
+    all.extend(first("first-vhd", "first writes to a VHD", Content::Blank, &both));
     for (id, access) in [("known-read", Access::Read), ("known-write", Access::Write)] {
         let layers = |layers| match access {
             Access::Read => Content::Spread(layers),
@@ -141,7 +151,7 @@ fn pairs(spec: &CellSpec) -> Vec<Pair> {
     let bar = |bar| Some(if spec.load.depth > 1 { bar } else { EVEN });
     match spec.id.split("-d").next() {
         Some("first-backed") => vec![(0, &[1], bar(3.0)), (0, &[2, 3], bar(1.5))],
-        Some("first-alone") => vec![(0, &[1], bar(3.0))],
+        Some("first-alone" | "first-vhd") => vec![(0, &[1], bar(3.0))],
         Some("foreign-backed") => vec![(0, &[1], bar(1.2))],
         _ => {
             let even = Some(EVEN);
@@ -193,7 +203,14 @@ mod tests {
     fn ids_are_unique_and_each_cell_has_systems_of_both_servers() {
         let (cells, _) = planned(&Options::default());
         let ids: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
-        let kinds = ["first-backed", "first-alone", "foreign-backed", "known-read", "known-write"];
+        let kinds = [
+            "first-backed",
+            "first-alone",
+            "foreign-backed",
+            "first-vhd",
+            "known-read",
+            "known-write",
+        ];
         let all: Vec<String> =
             kinds.iter().flat_map(|kind| DEPTHS.map(|depth| format!("{kind}-d{depth}"))).collect();
         assert_eq!(ids, all);
@@ -228,6 +245,8 @@ mod tests {
                 ("first-alone-d1", plain.clone(), 1.0, true),
                 ("foreign-backed-d32", plain.clone(), 1.2, false),
                 ("foreign-backed-d1", plain, 1.0, true),
+                ("first-vhd-d32", "qsd vhd".to_owned(), 3.0, false),
+                ("first-vhd-d1", "qsd vhd".to_owned(), 1.0, true),
             ]
         );
     }
