@@ -25,7 +25,7 @@ pub enum BackendKind {
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     pub(super) queues: u16,
-    /// Image that is read through the page cache. `None` means a null disk.
+    /// Image that is read through the page cache. `None` means a null disk, or the `backend` in `words`.
     pub(super) image: Option<PathBuf>,
     /// Additional `disk.attach` parameters for `ringway-io`.
     pub(super) words: Vec<String>,
@@ -124,18 +124,18 @@ fn ringway(dir: &Path, disks: &[Disk], reactors: Option<u16>) -> Result<RingwayI
     let options = count.as_ref().map(|count| vec!["--reactors", count]).unwrap_or_default();
     let io = RingwayIo::start(dir, &options)?;
     for (number, Disk { queues, image, words: more }) in disks.iter().enumerate() {
+        let other = more.iter().any(|word| word.starts_with("backend="));
         let backend = match image {
-            Some(path) => format!("backend.file={}", path.display()),
-            None => format!("backend.null={DISK_BYTES}"),
+            Some(path) => Some(format!("backend.file={}", path.display())),
+            None => (!other).then(|| format!("backend.null={DISK_BYTES}")),
         };
         let words = [
             format!("id={number}"),
             format!("socket={}", socket(dir, number).display()),
-            backend,
             format!("queues={queues}"),
             "cache=writeback".to_owned(),
         ];
-        let words = words.iter().chain(more).map(String::as_str);
+        let words = words.iter().chain(&backend).chain(more).map(String::as_str);
         let words = ["io", "disk.attach"].into_iter().chain(words);
         io.ringway(&words.collect::<Vec<_>>())?;
     }

@@ -1,25 +1,28 @@
-//! `stats-cost`: cost of recording request times, on disks that do no other work.
+//! `stats-cost`: cost of recording request times, and of the shares of a storage, on disks that do no other
+//! work.
 //!
 //! Two processes of one program differ by more than this cost. So one `ringway-io` with one reactor
-//! serves two null disks, one with recording. One client runs for some milliseconds on the one and
-//! then on the other, A B B A, hundreds of times. The order of attach may also matter, because it
-//! determines where the disk's memory lies. Several processes run in turn, and the order alternates
-//! between them.
+//! serves two disks, one with recording, or with a share of its storage. One client runs for some
+//! milliseconds on the one and then on the other, A B B A, hundreds of times. The order of attach may
+//! also matter, because it determines where the disk's memory lies. Several processes run in turn, and
+//! the order alternates between them.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde_json::json;
 
 use super::client::burst::{Burst, BurstResult};
 use super::client::{self, Load, Window};
 use super::fleet::{BackendKind, Disk, Fleet};
+use super::image::DISK_BYTES;
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::{HostTime, versions};
 
 /// Least rate with recording over the rate without.
 const BAR: f64 = 0.98;
-const RECORD: [bool; 2] = [true, false];
+const ON: [bool; 2] = [true, false];
 /// Pairs of samples per process.
 const PAIRS: usize = 50;
 /// Interval for measuring other work. The kernel counts in ticks of 10 ms.
@@ -29,33 +32,71 @@ const WATCH: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct StatsCost;
 
+/// What one of two disks has and the other has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Feature {
+    /// Recorded latencies, on null disks.
+    Record,
+    /// The scheduler of a storage, which has no other disk. A null disk has no storage. These are on
+    /// models that take no time for a request, each of its own.
+    Share,
+}
+
 /// Load of the client, and polling mode of the backend.
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    feature: Feature,
     depth: u16,
     poll: &'static str,
     bar: Option<f64>,
 }
 
 /// The bar concerns requests per second, so the backend must have no time to sleep.
-const CASES: [Case; 3] = [
-    Case { depth: 32, poll: "always", bar: Some(BAR) },
-    Case { depth: 32, poll: "off", bar: Some(BAR) },
-    Case { depth: 1, poll: "always", bar: None },
+const CASES: [Case; 5] = [
+    Case { feature: Feature::Record, depth: 32, poll: "always", bar: Some(BAR) },
+    Case { feature: Feature::Record, depth: 32, poll: "off", bar: Some(BAR) },
+    Case { feature: Feature::Record, depth: 1, poll: "always", bar: None },
+    Case { feature: Feature::Share, depth: 32, poll: "always", bar: None },
+    Case { feature: Feature::Share, depth: 1, poll: "always", bar: None },
 ];
 
 impl Case {
     fn id(&self) -> String {
-        format!("null-4k-d{}-poll-{}", self.depth, self.poll)
+        let disk = if self.feature == Feature::Record { "null" } else { "share" };
+        format!("{disk}-4k-d{}-poll-{}", self.depth, self.poll)
+    }
+
+    fn system(self, on: bool) -> String {
+        match self.feature {
+            Feature::Record => format!("record={on}"),
+            Feature::Share => format!("share={on}"),
+        }
+    }
+
+    /// Returns parameters of `disk.attach`.
+    fn words(self, on: bool) -> Vec<String> {
+        let poll = format!("poll={}", self.poll);
+        if self.feature == Feature::Record {
+            return vec![format!("record={on}"), poll];
+        }
+        let pipe = json!({"bytes_per_second": 1_000_000_000_000_u64, "request_ns": 0,
+                          "latency_ns": 0, "queue": 1024});
+        let model = json!({"name": format!("share-{on}"), "size": DISK_BYTES, "profile": on,
+                           "device": {"pipe": pipe}});
+        vec![format!("backend={}", json!({ "model": model })), poll]
     }
 
     fn plan(&self) -> CellPlan {
-        let title = format!("null disk, 4 KiB, depth {}, poll={}", self.depth, self.poll);
-        CellPlan { id: self.id(), title, systems: RECORD.map(system).into() }
+        let disk = match self.feature {
+            Feature::Record => "null disk",
+            Feature::Share => "disk alone on a model without delays",
+        };
+        let title = format!("{disk}, 4 KiB, depth {}, poll={}", self.depth, self.poll);
+        CellPlan { id: self.id(), title, systems: ON.map(|on| self.system(on)).into() }
     }
 
     fn comparison(&self, control: bool) -> Comparison {
-        let [on, off] = RECORD.map(system);
+        let [on, off] = ON.map(|on| self.system(on));
         let bar = self.bar.filter(|_| !control);
         Comparison { cell: self.id(), ours: on, peers: vec![off], bar, ..Comparison::default() }
     }
@@ -65,17 +106,13 @@ impl Case {
     }
 }
 
-fn system(record: bool) -> String {
-    format!("record={record}")
-}
-
 impl Experiment for StatsCost {
     fn name(&self) -> &'static str {
         "stats-cost"
     }
 
     fn summary(&self) -> &'static str {
-        "cost of recording latencies: two null disks of one ringway-io, one of them recorded"
+        "cost of recorded latencies and of shares: two disks of one ringway-io, one of them with it"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -95,7 +132,8 @@ impl Experiment for StatsCost {
                  on CPU {} uses one disk for {} ms, then the other, each after a warm-up of a \
                  fifth of that. After every {PAIRS} pairs a new process starts, and the other disk \
                  is attached first. A null disk moves no data, so nothing hides the cost of \
-                 recording. Other work counts over the last {} ms.",
+                 recording. A model without delays costs more than a null disk, with a share and \
+                 without. Other work counts over the last {} ms.",
                 placement.backend,
                 placement.client,
                 measure.as_millis(),
@@ -158,7 +196,7 @@ impl Prepared for PreparedExperiment {
     }
 }
 
-/// One process with its two clients, in the order of [`RECORD`].
+/// One process with its two clients, in the order of [`ON`].
 struct Serving {
     bursts: [Burst; 2],
     fleet: Fleet,
@@ -175,14 +213,14 @@ struct Seen {
 
 impl Serving {
     fn start(case: Case, backwards: bool, control: bool, placement: Placement) -> Result<Self> {
-        let disk = |record: bool| Disk {
+        let disk = |on: bool| Disk {
             queues: 1,
             image: None,
             // A control run compares two equal disks.
-            words: vec![format!("record={}", record && !control), format!("poll={}", case.poll)],
+            words: case.words(on && !control),
         };
         let places = if backwards { [1, 0] } else { [0, 1] };
-        let disks = places.map(|place| disk(RECORD[place]));
+        let disks = places.map(|place| disk(ON[place]));
         let start = || Fleet::start(BackendKind::Ringway, &disks, Some(1));
         let fleet = cpu::started_on(placement.backend, start)?;
         let load = case.load();

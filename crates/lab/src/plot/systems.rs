@@ -42,8 +42,9 @@ const PROGRAMS: [Program; 11] = [
 
 /// Words of systems that are Ringway's but do not name a program, because their experiment compares
 /// Ringway with itself.
-const OURS: [&str; 25] = [
+const OURS: [&str; 26] = [
     "record=",
+    "share=",
     "beside ",
     "alone",
     "with the slices",
@@ -71,7 +72,7 @@ const OURS: [&str; 25] = [
 ];
 
 /// Ends of names, and the shade of that setting. All other settings have the program's own colour.
-const SETTINGS: [(&str, usize); 36] = [
+const SETTINGS: [(&str, usize); 37] = [
     ("poll off", 1),
     ("poll always", 2),
     ("poll-max-ns=0", 1),
@@ -81,6 +82,7 @@ const SETTINGS: [(&str, usize); 36] = [
     ("aio=io_uring", 2),
     ("pmd-maxsleep", 1),
     ("record=false", 1),
+    ("share=false", 1),
     ("without", 1),
     ("all at once", 1),
     ("quarter of the ram", 1),

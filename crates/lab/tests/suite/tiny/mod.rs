@@ -126,6 +126,20 @@ fn the_cost_of_recording_is_measured_in_one_process() {
 }
 
 #[test]
+fn the_cost_of_a_share_is_measured_in_one_process() {
+    for control in [false, true] {
+        let options = Options { only: Some("share-4k-d1-".into()), ..tiny(control) };
+        let stop = Arc::new(AtomicBool::new(false));
+        let results = run(&StatsCost, &options, &mut Silent, &stop).unwrap();
+        let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+        let names: Vec<_> = cell.systems.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(names, ["share=true", "share=false"]);
+        let samples = cell.systems.iter().flat_map(|series| &series.samples);
+        assert!(samples.into_iter().all(|sample| sample["iops"] > 0.0));
+    }
+}
+
+#[test]
 fn neighbours_of_a_hung_disk_are_measured_while_it_hangs_and_when_it_does_not() {
     let options = Options { only: Some("memory-4k-d1-p99".into()), ..tiny(false) };
     let stop = Arc::new(AtomicBool::new(false));
