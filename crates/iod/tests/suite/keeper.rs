@@ -420,6 +420,8 @@ fn a_worker_that_cannot_begin_takes_nothing_with_it() {
         let mut io = Io::start_with(&["--reactors", "4"]);
         let mut caller = io.caller();
         caller.call("stats", json!({})).unwrap();
+        // A thread writes the log, and dies with the worker.
+        eventually("the first one serves", || io.process.stderr().contains("taking calls"));
         let first = io.process.worker().unwrap().unwrap();
         cap_open_files(io.process.id(), limit);
         first.kill().unwrap();
