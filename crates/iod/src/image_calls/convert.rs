@@ -171,18 +171,25 @@ impl<'a> Pauses<'a> {
             return;
         }
         let pause = self.pace.after_step(step, (self.load)());
-        let until = Instant::now() + pause;
-        while !stop.load(Ordering::Relaxed) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            std::thread::sleep(left.min(NAP));
-        }
         if !pause.is_zero() {
+            wait(pause / 2, stop);
+            self.pace.amid_pause((self.load)());
+            wait(pause / 2, stop);
             self.pace.after_pause((self.load)());
         }
         self.began = Instant::now();
+    }
+}
+
+/// Waits, or until the copy is to stop.
+fn wait(time: Duration, stop: &AtomicBool) {
+    let until = Instant::now() + time;
+    while !stop.load(Ordering::Relaxed) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(NAP));
     }
 }
 

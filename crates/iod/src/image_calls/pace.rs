@@ -2,7 +2,8 @@
 //!
 //! The time of the guests' requests during a step is compared with that during the pauses, when the
 //! copy leaves the storage alone. While requests take longer beside the copy, pauses grow; they shrink
-//! when requests do not notice it. Without requests there are no pauses.
+//! when requests do not notice it. Without requests there are no pauses. `model_tests` shows this pace
+//! on models of storage.
 
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_millis(100);
 /// Weight of the last pause in the usual time of a request.
 const RECENT: f64 = 0.2;
+/// Shortest pause in usual times of a request: requests that the step has met end in its first half, and
+/// others in its second half.
+const PAUSE_REQUESTS: f64 = 4.0;
 
 /// Requests of the disks of a process since their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,17 +67,27 @@ impl Pace {
     pub(super) fn after_step(&mut self, step: Duration, load: DiskLoad) -> Duration {
         let beside = load.mean_ns_since(self.last);
         self.last = load;
+        let oldest_ns = load.oldest.as_nanos() as f64;
         let is_slow = match (beside, self.usual_ns) {
             _ if load.oldest > LATE => true,
-            (None, _) => return Duration::ZERO,
-            (Some(_), None) => false,
-            (Some(beside), Some(usual)) => beside > usual * MOST_SLOWDOWN,
+            // No guest uses the storage.
+            (None, _) if load.oldest.is_zero() => return Duration::ZERO,
+            (_, None) => false,
+            // A request that goes on longer than usual is slow, too.
+            (beside, Some(usual)) => beside.unwrap_or(0.0).max(oldest_ns) > usual * MOST_SLOWDOWN,
         };
         let factor = if is_slow { 2.0 } else { 0.9 };
         if self.usual_ns.is_some() || is_slow {
             self.pause = (self.pause * factor).clamp(LEAST_PAUSE, MOST_PAUSE);
         }
-        step.mul_f64(self.pause).min(LONGEST)
+        let least = Duration::from_nanos((self.usual_ns.unwrap_or(0.0) * PAUSE_REQUESTS) as u64);
+        step.mul_f64(self.pause).max(least).min(LONGEST)
+    }
+
+    /// Notes the load in the middle of a pause: the requests that the step has met have ended, and tell
+    /// nothing about the storage without the copy.
+    pub(super) fn amid_pause(&mut self, load: DiskLoad) {
+        self.last = load;
     }
 
     /// Notes the load at the end of a pause.
@@ -117,8 +131,8 @@ mod tests {
         for round in 0..400 {
             let step = Duration::from_millis(10);
             let pause = pace.after_step(step, guests.run(step, true));
-            let load = guests.run(pause, false);
-            pace.after_pause(load);
+            pace.amid_pause(guests.run(pause / 2, false));
+            pace.after_pause(guests.run(pause / 2, false));
             if round >= 200 {
                 worked += step.as_secs_f64();
                 all += (step + pause).as_secs_f64();
