@@ -1,7 +1,7 @@
 //! `fairness`: weights, floors and caps of disks that share a storage, and what a disk that asks for
 //! little gets beside those that ask for much.
 
-mod bfq;
+mod kernel;
 
 use std::time::Duration;
 
@@ -18,11 +18,15 @@ use crate::experiment::{
     Prepared, Sample, SeriesPlan, Side,
 };
 use crate::host::{FIO, versions};
-use bfq::Bfq;
+use kernel::KernelScheduler;
 
 const SHARED: &str = "ringway-io";
 const PLAIN: &str = "ringway-io without a profile";
-const KERNEL: &str = "kernel, bfq on a loop device";
+/// Schedulers of the kernel on a loop device, as systems.
+const KERNELS: [(&str, &str); 2] = [
+    ("kernel, bfq on a loop device", "bfq"),
+    ("kernel, mq-deadline on a loop device", "mq-deadline"),
+];
 
 const WEIGHTS: [u16; 4] = [100, 200, 400, 800];
 /// Weights after the change of the live case.
@@ -115,12 +119,10 @@ impl Case {
     }
 
     fn systems(self, kernel: bool) -> Vec<String> {
-        let all: &[&str] = match self {
-            Self::Live => &[SHARED],
-            Self::WeightsOfFiles if kernel => &[SHARED, PLAIN, KERNEL],
-            _ => &[SHARED, PLAIN],
-        };
-        all.iter().map(|name| (*name).to_owned()).collect()
+        let ours: &[&str] = if matches!(self, Self::Live) { &[SHARED] } else { &[SHARED, PLAIN] };
+        let has_kernels = kernel && matches!(self, Self::WeightsOfFiles);
+        let kernels = KERNELS.iter().map(|(name, _)| *name).filter(|_| has_kernels);
+        ours.iter().copied().chain(kernels).map(str::to_owned).collect()
     }
 
     /// Returns the streams of each disk.
@@ -256,8 +258,8 @@ impl Experiment for Fairness {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let bfq = Bfq::check();
-        let has_bfq = bfq.is_ok();
+        let kernel = KernelScheduler::check();
+        let has_kernel = kernel.is_ok();
         let wanted = |case: &Case| {
             // A quick run has no time to measure the host's storage.
             let files = *case == Case::WeightsOfFiles;
@@ -267,15 +269,16 @@ impl Experiment for Fairness {
         let cell = |case: &Case| CellPlan {
             id: case.id().to_owned(),
             title: case.title().to_owned(),
-            systems: case.systems(has_bfq),
+            systems: case.systems(has_kernel),
         };
         let mut notes = vec![
             "All cells but file-weights are on the model of an array of 820 MB/s in ringway-io. \
              Clients sleep; nothing is pinned."
                 .to_owned(),
         ];
-        let tools = if has_bfq { &[FIO][..] } else { &[] };
-        notes.extend(bfq.err().map(|why| format!("The kernel's bfq is no peer here: {why}.")));
+        let tools = if has_kernel { &[FIO][..] } else { &[] };
+        let why = kernel.err();
+        notes.extend(why.map(|why| format!("The kernel's schedulers are no peers here: {why}.")));
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 5 }),
@@ -339,9 +342,9 @@ impl Prepared for PreparedFairness {
         let case = self.cases[cell];
         let system = self.plan.cells[cell].systems[system].clone();
         let window = window(self.measure);
-        if system == KERNEL {
-            let rates =
-                Bfq::new(&self.files.paths(1, false)?[0])?.rates(WEIGHTS, FILE_HOG, window)?;
+        if let Some((_, scheduler)) = KERNELS.iter().find(|(name, _)| *name == system) {
+            let device = KernelScheduler::new(&self.files.paths(1, false)?[0], scheduler)?;
+            let rates = device.rates(WEIGHTS, FILE_HOG, window)?;
             let total: f64 = rates.iter().sum();
             let error = error_percent(&rates, &WEIGHTS);
             let figures = [("mib_per_s", total / 1048576.0), ("weights_error_percent", error)];

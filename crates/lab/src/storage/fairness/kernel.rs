@@ -1,5 +1,5 @@
-//! Weights of the kernel: bfq on a loop device over a file, with a fio process in a cgroup for each
-//! weight.
+//! Schedulers of the kernel: bfq or mq-deadline on a loop device over a file, with a fio process in a
+//! cgroup for each weight. Weights are those of bfq; mq-deadline has none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use testkit::process::find_tool;
 
+use super::KERNELS;
 use crate::blk::client::{Load, Window};
 
 /// Controller of block devices in cgroups of version 1.
@@ -16,18 +17,18 @@ const BLKIO: &str = "/sys/fs/cgroup/blkio";
 /// Scheduler's file of the first loop device, for the check.
 const SCHEDULER: &str = "/sys/block/loop0/queue/scheduler";
 
-/// Loop device with bfq, and the groups of its processes. They end with it.
-pub(super) struct Bfq {
+/// Loop device with a scheduler, and the groups of its processes. They end with it.
+pub(super) struct KernelScheduler {
     device: String,
     groups: Vec<PathBuf>,
 }
 
-impl Bfq {
-    /// Returns why the host has no bfq for loop devices, if so.
+impl KernelScheduler {
+    /// Returns why the host lacks these schedulers for loop devices, if so.
     pub(super) fn check() -> Result<(), String> {
         let schedulers = fs::read_to_string(SCHEDULER)
             .map_err(|error| format!("{SCHEDULER} cannot be read: {error}"))?;
-        if !schedulers.contains("bfq") {
+        if !KERNELS.iter().all(|(_, name)| schedulers.contains(name)) {
             return Err(format!("loop devices offer {}", schedulers.trim()));
         }
         let statistics = Path::new(BLKIO).join("blkio.bfq.io_serviced");
@@ -40,8 +41,8 @@ impl Bfq {
         Ok(())
     }
 
-    /// Makes a loop device over a file.
-    pub(super) fn new(file: &Path) -> Result<Self> {
+    /// Makes a loop device with this scheduler over a file.
+    pub(super) fn new(file: &Path, scheduler: &str) -> Result<Self> {
         let mut command = Command::new(find_tool("losetup", "mount")?);
         command.args(["--find", "--show", "--direct-io=on"]).arg(file);
         let output = command.output().context("cannot start losetup")?;
@@ -51,7 +52,7 @@ impl Bfq {
         let made = Self { device, groups: Vec::new() };
         let name = made.device.trim_start_matches("/dev/");
         let path = format!("/sys/block/{name}/queue/scheduler");
-        fs::write(&path, "bfq").with_context(|| format!("cannot set {path} to bfq"))?;
+        fs::write(&path, scheduler).with_context(|| format!("cannot set {path} to {scheduler}"))?;
         Ok(made)
     }
 
@@ -103,7 +104,7 @@ impl Bfq {
     }
 }
 
-impl Drop for Bfq {
+impl Drop for KernelScheduler {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
         for group in &self.groups {
