@@ -153,8 +153,9 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         }
         run => run?,
     };
-    let written = results.write(&arguments.out)?;
+    // First the report: on a full disk, it is all that remains of a long run.
     show(&results);
+    let written = results.write(&arguments.out)?;
     print("\nWritten:\n");
     for path in [&written.json, &written.markdown].into_iter().chain(&written.plots) {
         print(&format!("{}\n", path.display()));

@@ -42,6 +42,20 @@ fn the_exit_code_and_the_report_are_those_of_the_verdict() {
 }
 
 #[test]
+fn a_run_whose_files_cannot_be_written_prints_its_report() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut run = lab();
+    run.args(["run", "blk-baseline", "--quick", "--only", "null-4k-d1-poll", "--rounds", "2"]);
+    run.args(["--window-ms", "20", "--out"]).arg(file.path().join("in-a-file"));
+    let output = run.stdout(Stdio::piped()).output().unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(report.contains(": blk-baseline ("), "{report}");
+    assert!(stderr.contains("cannot create"), "{stderr}");
+}
+
+#[test]
 fn an_excused_miss_in_older_results_is_undecided() {
     let folder = tempfile::tempdir().unwrap();
     let older = include_str!("../fixtures/results-1.json");

@@ -155,8 +155,12 @@ fn qemu_power_button_ends_a_script() {
 }
 
 #[test]
-fn qemu_shell_powers_off() {
+fn qemu_shell_obeys_ctrl_c_and_powers_off() {
     let mut guest = Guest::shell(&Machine::default()).unwrap();
+    guest.wait_for("/tmp #", DEADLINE).unwrap();
+    guest.type_in("(echo $((5 * 7)); exec sleep 10000)\n").unwrap();
+    guest.wait_for("\n35\n", DEADLINE).unwrap();
+    guest.type_in("\x03").unwrap(); // Ctrl-C
     guest.wait_for("/tmp #", DEADLINE).unwrap();
     guest.type_in("echo $((6 * 7))\npoweroff\n").unwrap();
     guest.wait_for("\n42\n", DEADLINE).unwrap();
