@@ -17,7 +17,7 @@ use xenapi::client::ClientError;
 /// Longest wait for a guest. Without KVM it boots in some seconds, on a busy host in many.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Output of the guest when its shell is ready.
-const READY: &str = "ringway-guest: ready";
+const PROMPT: &str = "/tmp #";
 
 /// Waits for a shell on the serial console and makes the kernel panic.
 fn panic_in(daemon: &Ringwayd, uuid: &str) {
@@ -25,7 +25,7 @@ fn panic_in(daemon: &Ringwayd, uuid: &str) {
     let mut line = UnixStream::connect(socket).unwrap();
     line.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut output, mut chunk) = (Vec::new(), [0; 4096]);
-    while !String::from_utf8_lossy(&output).contains(READY) {
+    while !String::from_utf8_lossy(&output).contains(PROMPT) {
         let n = line.read(&mut chunk).unwrap();
         assert!(n > 0, "{}", String::from_utf8_lossy(&output));
         output.extend_from_slice(&chunk[..n]);

@@ -109,7 +109,7 @@ pub(super) async fn panics() {
     world.hv.create(machine(), DOMID, &spec()).await.unwrap();
     let mut shell = Shell::of(&world).await;
     world.hv.run(machine()).await.unwrap();
-    shell.wait_for("ringway-guest: ready").await;
+    shell.wait_for("/tmp #").await;
     shell.say("echo c >/proc/sysrq-trigger").await;
     let ended = tokio::select! {
         ended = timeout(PATIENCE, world.hv.wait_exit(machine())) => ended.unwrap().unwrap(),
@@ -174,7 +174,7 @@ pub(super) async fn lives() {
     let mut shell = Shell::of(&world).await;
     assert_eq!(world.hv.guest(machine()).await.unwrap(), None);
     world.hv.run(machine()).await.unwrap();
-    shell.wait_for("ringway-guest: ready").await;
+    shell.wait_for("/tmp #").await;
     assert_eq!(next(&mut events).await, DomainEvent::GuestReady { vm: machine() });
     let seen = world.hv.guest(machine()).await.unwrap().unwrap();
     assert!(!seen.agent.is_empty(), "{seen:?}");

@@ -34,7 +34,7 @@ pub(super) async fn seen() {
     }
     let mut shell = Shell::of(&world).await;
     world.hv.run(machine()).await.unwrap();
-    shell.wait_for("ringway-guest: ready").await;
+    shell.wait_for("/tmp #").await;
     shell.say("dmesg -n 1; for d in /sys/block/vd*; do echo \"<$(cat $d/serial)>\"; done; echo all''told").await;
     let output = shell.wait_for("alltold").await;
     let mut serials: Vec<_> = output.lines().filter(|line| line.starts_with('<')).collect();
