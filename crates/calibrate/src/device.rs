@@ -11,8 +11,8 @@ const DEVICES: &str = "/sys/dev/block";
 const MAX_TEXT: usize = 64;
 /// Most devices that are looked at below one another.
 const LAYERS: usize = 16;
-/// How the names of device-mapper volumes begin that only place their requests on another device: logical
-/// volumes and partitions. Others have a speed of their own (encryption), or change the device below
+/// Prefixes of the `dm/uuid` of volumes that only place their requests on another device: logical volumes
+/// and partitions. Other volumes have a speed of their own (encryption), or change the device below
 /// (multipath).
 const PLACED: [&str; 2] = ["LVM-", "part"];
 

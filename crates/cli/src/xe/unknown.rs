@@ -45,7 +45,7 @@ const NOT_HERE: [&str; 33] = [
 /// Other commands of XenServer that do not exist here, with blanks between.
 const NAMES_NOT_HERE: &str = include_str!("not_here.txt");
 
-/// The same, each with what to do instead.
+/// Commands of [`NAMES_NOT_HERE`], each with the way that does its work here.
 const WAYS: [(&str, &str); 6] = [
     ("snapshot-export-to-template", TO_TEMPLATE),
     ("snapshot-reset-powerstate", "snapshots are always halted here"),

@@ -50,7 +50,7 @@ pub enum OpenError {
     NoRawImage {
         /// The file.
         name: FileRef,
-        /// What it begins like, with the remedy.
+        /// Format that the first bytes of the file show, with the remedy.
         advice: String,
     },
     /// A file that is to be served as a raw image for the first time begins like another image.
@@ -61,7 +61,7 @@ pub enum OpenError {
     FormatNotStated {
         /// The file.
         name: FileRef,
-        /// What it begins like, with the remedy.
+        /// Format that the first bytes of the file show, with the remedy.
         advice: String,
     },
     /// Two names of a tree are those of one file.

@@ -25,7 +25,7 @@ const SIZE: u64 = 16 * MIB;
 /// Paused disk with an overlay whose guest has written.
 struct Written {
     io: Io,
-    /// What its guest would read.
+    /// Bytes of the disk that a guest would read.
     bytes: Vec<u8>,
 }
 

@@ -32,7 +32,7 @@ const WATCH: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct StatsCost;
 
-/// What one of two disks has and the other has not.
+/// Feature that one of two disks has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Feature {
     /// Recorded latencies, on null disks.

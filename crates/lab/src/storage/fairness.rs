@@ -9,13 +9,13 @@ use anyhow::Result;
 
 use super::files::{FILE_BYTES, Files};
 use super::models::Model;
+use super::rates::{BINS, bin_metric, rates_plot};
 use super::records::{Records, error_percent};
 use super::served::{Disk, Served, window};
 use super::streams::{Event, Stream};
 use crate::blk::client::{Load, Pattern, Wait, Window};
 use crate::experiment::{
-    CellPlan, Comparison, Experiment, Figure, Options, PanelPlan, Plan, PlotPlan, PointPlan,
-    Prepared, Sample, SeriesPlan, Side,
+    CellPlan, Comparison, Experiment, Figure, Options, Plan, PlotPlan, Prepared, Sample, Side,
 };
 use crate::host::{FIO, versions};
 use kernel::KernelScheduler;
@@ -35,8 +35,6 @@ const LIVE_WEIGHTS: [u16; 4] = [100, 100, 100, 400];
 const FLOOR_IOPS: u64 = 1000;
 /// Bytes a second of the disk with a cap.
 const CAP: u64 = 50_000_000;
-/// Points of the live picture.
-const BINS: usize = 24;
 /// Most that a rate may be off its weight, in percent.
 const WEIGHT_BAR: f64 = 5.0;
 /// Least part of the array's limit, of a floor.
@@ -240,10 +238,6 @@ impl Case {
     }
 }
 
-fn bin_metric(disk: usize, bin: usize) -> String {
-    format!("mib_per_s_d{disk}_t{bin}")
-}
-
 /// The `fairness` experiment.
 #[derive(Debug)]
 pub struct Fairness;
@@ -297,32 +291,9 @@ impl Experiment for Fairness {
 
 /// Draws the rates of the disks while a weight changes.
 fn plot() -> PlotPlan {
-    let point = |disk, bin| PointPlan {
-        metric: Some(bin_metric(disk, bin)),
-        ..PointPlan::new(bin, Case::Live.id(), SHARED)
-    };
-    let series = |disk| SeriesPlan {
-        name: format!("ringway-io, disk {}", disk + 1),
-        points: (0..BINS).map(|bin| point(disk, bin)).collect(),
-    };
-    // Every sixth point is labelled with the part of the run that has passed.
-    let label = |bin: usize| match bin * 100 / BINS {
-        percent if bin.is_multiple_of(6) => format!("{percent} %"),
-        _ => String::new(),
-    };
-    PlotPlan {
-        name: "lines".into(),
-        title: "fairness: half-way, disk.weight gives disk 4 a weight of 400".into(),
-        columns: 1,
-        panels: vec![PanelPlan {
-            title: "four disks on an array of 820 MB/s".into(),
-            x: "part of the run".into(),
-            steps: (0..BINS).map(label).collect(),
-            metric: "mib_per_s".into(),
-            log: false,
-            series: (0..4).map(series).collect(),
-        }],
-    }
+    let title = "fairness: half-way, disk.weight gives disk 4 a weight of 400".into();
+    let panel = "four disks on an array of 820 MB/s".into();
+    rates_plot(title, panel, (Case::Live.id(), SHARED), 4)
 }
 
 struct PreparedFairness {

@@ -11,10 +11,10 @@ use testkit::guest::boot_config;
 use testkit::ringwayd::{Readers, Ringwayd};
 use testkit::storage::SlowStorage;
 
+use super::rates::{BINS, bin_metric, rates_plot};
 use super::records::error_percent;
 use crate::experiment::{
-    CellPlan, Comparison, Experiment, Figure, Options, PanelPlan, Plan, PlotPlan, PointPlan,
-    Prepared, Sample, SeriesPlan, Side,
+    CellPlan, Comparison, Experiment, Figure, Options, Plan, PlotPlan, Prepared, Sample, Side,
 };
 use crate::host::versions;
 
@@ -24,8 +24,6 @@ const SYSTEM: &str = "ringwayd";
 const RATE: u64 = 16_000_000;
 /// Weights after the change.
 const WEIGHTS: [u16; 3] = [100, 100, 400];
-/// Points of the picture.
-const BINS: usize = 24;
 /// First point of those whose rates follow the weights. Requests that were sent before are through.
 const SETTLED: usize = BINS * 2 / 3;
 /// Length of a run in milliseconds.
@@ -86,38 +84,11 @@ impl Experiment for GuestWeights {
     }
 }
 
-fn bin_metric(disk: usize, bin: usize) -> String {
-    format!("mib_per_s_d{disk}_t{bin}")
-}
-
 /// Draws the rates of the disks while a weight changes.
 fn plot() -> PlotPlan {
-    let point = |disk, bin| PointPlan {
-        metric: Some(bin_metric(disk, bin)),
-        ..PointPlan::new(bin, CELL, SYSTEM)
-    };
-    let series = |disk| SeriesPlan {
-        name: format!("ringway-io, disk {}", disk + 1),
-        points: (0..BINS).map(|bin| point(disk, bin)).collect(),
-    };
-    // Every sixth point is labelled with the part of the run that has passed.
-    let label = |bin: usize| match bin * 100 / BINS {
-        percent if bin.is_multiple_of(6) => format!("{percent} %"),
-        _ => String::new(),
-    };
-    PlotPlan {
-        name: "lines".into(),
-        title: format!("guest-weights: half-way, xe gives disk 3 a weight of {}", WEIGHTS[2]),
-        columns: 1,
-        panels: vec![PanelPlan {
-            title: format!("three guests of QEMU, a storage of {} MB/s", RATE / 1_000_000),
-            x: "part of the run".into(),
-            steps: (0..BINS).map(label).collect(),
-            metric: "mib_per_s".into(),
-            log: false,
-            series: (0..WEIGHTS.len()).map(series).collect(),
-        }],
-    }
+    let title = format!("guest-weights: half-way, xe gives disk 3 a weight of {}", WEIGHTS[2]);
+    let panel = format!("three guests of QEMU, a storage of {} MB/s", RATE / 1_000_000);
+    rates_plot(title, panel, (CELL, SYSTEM), WEIGHTS.len())
 }
 
 struct PreparedGuests {

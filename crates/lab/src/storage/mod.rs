@@ -10,6 +10,7 @@ mod files;
 pub mod guest_weights;
 pub mod lun_scale;
 mod models;
+mod rates;
 mod records;
 mod served;
 pub mod splitting;

@@ -17,7 +17,7 @@ const COPY: u64 = 0;
 const SETTLING: u64 = 10_000_000_000;
 const MEASURED: u64 = 20_000_000_000;
 
-/// What the copy does now.
+/// State of the copy.
 enum Work {
     None,
     Reads,

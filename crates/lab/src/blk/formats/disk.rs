@@ -21,7 +21,8 @@ use crate::host::QEMU_IMG;
 
 /// Most first writes a second for which an image has room.
 const FIRST_WRITES_A_SECOND: f64 = 80_000.0;
-/// The same for blocks of a VHD. They are larger, and fewer are allocated.
+/// Most first writes a second to blocks of a VHD for which an image has room. VHD blocks are larger than
+/// clusters, and a second allocates fewer of them.
 const FIRST_VHD_WRITES_A_SECOND: f64 = 20_000.0;
 /// Size of a VHD's block in bytes, in images of both makers.
 pub(super) const VHD_BLOCK: u64 = 2 << 20;

@@ -422,24 +422,6 @@ impl SrDriver for DirDriver {
         let sr_request = SrRequest::Adopt { volumes };
         Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
     }
-
-    // The process that serves a file opens and locks it. These calls do not access the directory,
-    // so volumes of a missing SR can be detached.
-    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn attached_volumes(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
 }
 
 /// Returns the tree of these images of an SR, from the top down.

@@ -15,7 +15,7 @@ use super::tree::record_name;
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{NoRawVolume, SrError, SrScan, UnreadableFile, Volume};
 
-/// What the files of an SR say of its volumes.
+/// Records and merges of an SR, as far as their files can be read.
 pub(super) struct ReadRecords {
     pub(super) records: BTreeMap<VdiId, Record>,
     /// Images that records or merges name.

@@ -1,6 +1,12 @@
 //! Calls and errors keep their meaning on the wire.
 
+use std::io;
+
+use model::id::VdiId;
+use model::image::ImageFormat;
+
 use super::*;
+use crate::sr::{Names, SnapshotOf, Space, SrError, Volume};
 
 fn again<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
     serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
