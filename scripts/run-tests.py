@@ -31,6 +31,10 @@ LONG = [
 # With one of these options cargo builds no doc tests.
 TARGETS = {"--lib", "--bin", "--bins", "--test", "--tests", "--examples"}
 COUNT = re.compile(r"(\d+) (passed|failed|ignored)")
+# A panic's thread, which libtest names after its test, its place and its message.
+PANIC = re.compile(r"^thread '(.+)' .*panicked at (.+):\n([\s\S]*?)\n(?:stack backtrace:|note: run with|\s*---- |\s*failures:)", re.MULTILINE)
+# Characters shown of each end of a message. The console of a guest is at its end.
+ENDS = 600
 # Languages of a documentation's code block that rustdoc compiles.
 COMPILED = {"", "rust", "no_run", "should_panic", "compile_fail"}
 FENCE = re.compile(r"^\s*//[/!] ?```(.*)$", re.MULTILINE)
@@ -85,6 +89,16 @@ def report(name, code, output, seconds):
     return counts
 
 
+def panics(name, output):
+    """Returns a short text for each panic of a program. A log that is cut in its middle keeps its end."""
+    found = []
+    for thread, place, message in PANIC.findall(output):
+        if len(message) > 2 * ENDS:
+            message = f"{message[:ENDS]}\n[...]\n{message[-ENDS:]}"
+        found.append(f"{name}: {thread} panicked at {place}:\n{message}")
+    return found
+
+
 def count(output):
     """Returns how many tests passed, failed and were ignored, from libtest's lines or its JSON output."""
     counts = Counter()
@@ -124,11 +138,12 @@ def main(options):
         slowest, options = int(options[1]), options[2:]
     options = options or ["--workspace"]
     all_programs = programs(options, TIMES if slowest else [])
-    begun, failed, tests, counts = time.monotonic(), [], [], Counter()
+    begun, failed, causes, tests, counts = time.monotonic(), [], [], [], Counter()
     for name, code, output, seconds in run_all(all_programs, slowest > 0):
         counts += report(name, code, output, seconds)
         if code:
             failed.append(name)
+            causes += panics(name, output)
         elif slowest:
             tests += times(name, output)
     if not TARGETS & set(options):
@@ -141,6 +156,7 @@ def main(options):
         print("| seconds | program | test |\n|--:|---|---|")
         for seconds, name, test in sorted(tests, reverse=True)[:slowest]:
             print(f"| {seconds:.1f} | `{name}` | `{test}` |")
+    print(*causes, sep="\n", end="\n" if causes else "")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

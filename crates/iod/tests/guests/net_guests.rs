@@ -46,13 +46,11 @@ fn user_mode_linux_pings_and_streams() {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     let ports = ["--port", a.to_str().unwrap(), "--port", b.to_str().unwrap()];
     let mut switch = ready(NET, &ports);
-    // Keep both inputs open: the end of one would look like the end of the stream to the other
-    // side.
     let server = format!(
         "{DRIVERS}
+        {HEAR}
         ip addr add 10.9.0.2/24 dev eth0
-        mkfifo /tmp/nothing && exec 3<>/tmp/nothing
-        busybox nc -l -p 99 <&3 | md5sum"
+        hear 99 | md5sum"
     );
     let client = format!(
         "{DRIVERS}
@@ -102,7 +100,7 @@ fn user_mode_linux_changes_its_pairs() {
         {IPV6}
         ip addr add 10.9.0.2/24 dev eth0 && ip addr add fd09::2/64 dev eth0 nodad
         ethtool -L eth0 combined 4 || exit 4
-        mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+        {HEAR}
         for port in 91 92 93 94 95 96 97 98; do
             busybox nc -l -p $port <&3 >/tmp/$port &
             jobs=\"$jobs $!\"
@@ -111,7 +109,7 @@ fn user_mode_linux_changes_its_pairs() {
         seq 1 20000 >/tmp/all
         for port in 91 92 93 94 95 96 97 98; do cmp /tmp/all /tmp/$port || exit 5; done
         ethtool -S eth0
-        busybox nc -l -p 99 <&3"
+        hear 99"
     );
     let client = format!(
         "{DRIVERS}

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::nics::{DRIVERS, qemu, uml};
+use crate::common::nics::{DRIVERS, HEAR, qemu, uml};
 use crate::common::switch::Switch;
 use crate::common::*;
 use model::report::{DirectionStats, PortStats};
@@ -49,8 +49,7 @@ const BEGIN: &str = "lease eth0 || exit 2
 
 /// Receives one stream after the other, until a line reports the end.
 const SERVER: &str = "iperf3 -s -D
-    mkfifo /tmp/nothing && exec 3<>/tmp/nothing
-    nc -l -p 99 <&3";
+    hear 99";
 
 /// The iperf3 server resets a new client while it finishes with the former one.
 const STREAMS: &str =
@@ -193,7 +192,7 @@ fn have_ended(client: Guest, server: Guest) {
 fn they_have_all_that_they_ask_for(kind: Kind) {
     let (folder, mut switch) = (folder(), switch(MTU));
     let (_dhcp, _iperf) = (dhcp(folder.path()), iperf());
-    let server = guest(kind, (&switch, MTU), "a", 2, &[BEGIN, SERVER]);
+    let server = guest(kind, (&switch, MTU), "a", 2, &[BEGIN, HEAR, SERVER]);
     let client = guest(kind, (&switch, MTU), "b", 3, &[BEGIN, STREAMS, PIECES, CLIENT]);
     have_ended(client, server);
     for port in &switch.ports() {
@@ -261,7 +260,7 @@ fn large_pieces_stay_whole(kind: Kind) {
     let mut switch = switch(mtu);
     let turns = TcpListener::bind("10.9.0.1:98").unwrap();
     let _iperf = iperf();
-    let server = guest(kind, (&switch, mtu), "a", 2, &[BEGIN_SMALL, SERVER]);
+    let server = guest(kind, (&switch, mtu), "a", 2, &[BEGIN_SMALL, HEAR, SERVER]);
     let client = guest(kind, (&switch, mtu), "b", 3, &[BEGIN_SMALL, STREAMS, TURNS]);
     // The client continues when its connection is closed.
     let next = || {

@@ -441,7 +441,9 @@ fn the_host_is_in_a_network_by_its_uplink() {
         let lan = json!({"network": "lan", "tap": "rwi0"});
         let there = || Path::new("/sys/class/net/rwi0").exists();
         let up = || {
-            run("ip addr add 10.9.0.1/24 dev rwi0");
+            // A new worker that opens the device before the kernel has released it for the killed one
+            // keeps the device, and so its address.
+            run("ip addr replace 10.9.0.1/24 dev rwi0");
             run("ip link set dev rwi0 up");
         };
         caller.call("network.uplink", lan.clone()).unwrap();

@@ -173,14 +173,15 @@ impl Process {
         self.wait(PROCESS_DEADLINE)
     }
 
-    /// Returns the worker that the process has started, by a descriptor that stays valid when the
-    /// process id is used again. `None` between the death of a worker and the start of the next.
+    /// Returns the worker that the process has started last, by a descriptor that stays valid when
+    /// the process id is used again. `None` between the death of a worker and the start of the
+    /// next. After an upgrade the former worker may still be ending.
     ///
     /// # Errors
     /// [`Error::Io`] if a system call fails.
     pub fn worker(&self) -> Result<Option<Worker>> {
         let children = children(self.id()).map_err(|e| Error::io("cannot list children", e))?;
-        Ok(children.into_iter().next())
+        Ok(children.into_iter().next_back())
     }
 
     /// Returns the process id of its worker, see [`Process::worker`].
