@@ -10,11 +10,13 @@ pub const DRIVERS: &str = UML_NIC;
 /// Defines `hear PORT`, which prints the stream of one client. The input of `nc` stays open, because
 /// its end would look like the end of the stream to the client. `hear` returns when the client has
 /// acknowledged the end of the connection: a guest that ended earlier would leave its client waiting
-/// for that end for ever.
+/// for that end for ever. With IPv6, `nc` listens for both.
 pub const HEAR: &str = "mkfifo /tmp/nothing && exec 3<>/tmp/nothing
     hear() {
         busybox nc -l -p $1 <&3
-        while grep -q ' 0[49B] ' /proc/net/tcp; do sleep 0.1; done
+        while cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ' 0[49B] '; do
+            sleep 0.1
+        done
     }";
 
 /// Returns a QEMU machine with a NIC of this many queue pairs.
