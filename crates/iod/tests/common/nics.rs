@@ -10,12 +10,14 @@ pub const DRIVERS: &str = UML_NIC;
 /// Defines `hear PORT`, which prints the stream of one client. The input of `nc` stays open, because
 /// its end would look like the end of the stream to the client. `hear` returns when the client has
 /// acknowledged the end of the connection: a guest that ended earlier would leave its client waiting
-/// for that end for ever. With IPv6, `nc` listens for both.
+/// for that end for ever. It waits 10 seconds at most, because a client that has ended may not have
+/// acknowledged anything. With IPv6, `nc` listens for both.
 pub const HEAR: &str = "mkfifo /tmp/nothing && exec 3<>/tmp/nothing
     hear() {
         busybox nc -l -p $1 <&3
-        while cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ' 0[49B] '; do
-            sleep 0.1
+        for try in $(seq 50); do
+            cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ' 0[49B] ' || break
+            sleep 0.2
         done
     }";
 
