@@ -3,56 +3,37 @@
 //! The server is a `ringway-io` that exports a disk over NBD. The disk is on a model of a storage with
 //! a latency and a limit of bytes. Each machine reads the trace in its order, one request at a time.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+mod machines;
+mod store;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use testkit::process::{Backend, RingwayIo, StorageDaemon, Target};
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
-use crate::experiment::{
-    CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
-};
-use crate::host::{QSD, versions};
+use machines::{Machines, SYSTEMS};
+use store::{LATENCY, RATE, Store};
 
-/// Bytes a second and latency of the server.
-const RATE: u64 = 20_000_000;
-const LATENCY: Duration = Duration::from_millis(5);
-/// Size of the image, and bytes of a trace, with `--quick` and without.
-const IMAGE_BYTES: u64 = 1 << 30;
+use crate::experiment::{Experiment, Options, Plan, Prepared, Sample};
+use crate::host::{QSD, versions};
+use crate::stats::percentile;
+
+/// Bytes of a trace, with `--quick` and without.
 const TRACE_BYTES: [u64; 2] = [1 << 20, u64::MAX];
 /// Reads of a guest that booted Debian 12 with systemd from an ext4 disk of 1 GiB, up to its login:
 /// first sector and sectors, as QEMU's trace event `virtio_blk_handle_read` reported them.
 const TRACE: &str = include_str!("golden_boot/debian12.trace");
-/// Machines that boot at once, with `--quick` and without.
-const MACHINES: [&[usize]; 2] = [&[2], &[1, 8, 50]];
+/// Number of boots whose median counts, at the second machine and at the last.
+const BOOTS: usize = 5;
 const SECTOR: u64 = 512;
-
-const SYSTEMS: [&str; 5] = ["apart", "cold", "boot-set", "warm", "qsd"];
 
 /// The `golden-boot` experiment.
 #[derive(Debug)]
 pub struct GoldenBoot;
-
-fn cell_id(machines: usize) -> String {
-    format!("{machines}-machines")
-}
-
-/// Returns the comparison of one cell: bytes from the server, with a cache over without.
-fn comparison(machines: usize) -> Comparison {
-    Comparison {
-        cell: cell_id(machines),
-        ours: "cold".into(),
-        peers: vec!["apart".into()],
-        metric: Some("fetched_mib".into()),
-        figure: Figure::OverBest,
-        side: Side::AtMost,
-        ..Comparison::default()
-    }
-}
 
 impl Experiment for GoldenBoot {
     fn name(&self) -> &'static str {
@@ -64,23 +45,14 @@ impl Experiment for GoldenBoot {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let size = usize::from(!options.quick);
-        let wanted = |machines: &usize| options.selects(&cell_id(*machines));
-        let cells: Vec<usize> = MACHINES[size].iter().copied().filter(wanted).collect();
-        let systems: Vec<String> = SYSTEMS.map(String::from).into();
-        let trace = trace(TRACE_BYTES[size]);
+        let wanted = |machines: &Machines| options.selects(&machines.cell().id);
+        let cells: Vec<Machines> = Machines::all(options.quick).filter(wanted).collect();
+        let trace = trace(TRACE_BYTES[usize::from(!options.quick)]);
         let plan = Plan {
-            cells: cells
-                .iter()
-                .map(|machines| CellPlan {
-                    id: cell_id(*machines),
-                    title: format!("{machines} machines at once"),
-                    systems: systems.clone(),
-                })
-                .collect(),
+            cells: cells.iter().map(|machines| machines.cell()).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 5 }),
             metric: "slowest_s".into(),
-            comparisons: cells.iter().map(|machines| comparison(*machines)).collect(),
+            comparisons: cells.iter().flat_map(|machines| machines.comparisons()).collect(),
             versions: versions(&[QSD], Some("ringway-io"))?,
             notes: vec![
                 format!(
@@ -94,6 +66,10 @@ impl Experiment for GoldenBoot {
                  the same, and the blocks of the first machine are known. warm: all blocks are in the \
                  cache file. qsd: a qemu-storage-daemon for each machine, which has no cache."
                     .into(),
+                format!(
+                    "last_over_second: where machines boot one after the other, the median time of \
+                     the last {BOOTS} over that of {BOOTS} from the second on."
+                ),
             ],
             ..Plan::default()
         };
@@ -119,39 +95,9 @@ fn trace(bytes: u64) -> Vec<(u64, u32)> {
 
 struct PreparedBoot {
     plan: Plan,
-    cells: Vec<usize>,
+    cells: Vec<Machines>,
     trace: Vec<(u64, u32)>,
     scratch: Option<std::path::PathBuf>,
-}
-
-/// Server of the image.
-struct Store {
-    io: RingwayIo,
-    address: String,
-    _dir: TempDir,
-}
-
-impl Store {
-    fn start() -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
-        let io = RingwayIo::start(dir.path(), &[])?;
-        let pipe = json!({"bytes_per_second": RATE, "latency_ns": LATENCY.as_nanos() as u64});
-        let model = json!({"name": "store", "size": IMAGE_BYTES, "device": {"pipe": pipe}});
-        io.attach_target("gold", &Target::Tree(json!({ "model": model })), &[])?;
-        let socket = dir.path().join("gold.nbd");
-        let export = json!({"id": "gold", "socket": socket, "read_only": true});
-        io.ringway(&["io", "disk.export", &export.to_string()])?;
-        let address = format!("nbd+unix:///gold?socket={}", socket.display());
-        Ok(Self { io, address, _dir: dir })
-    }
-
-    /// Returns the bytes that it has served.
-    fn bytes(&self) -> Result<u64> {
-        let stats: Value = serde_json::from_str(&self.io.ringway(&["io", "stats"])?)?;
-        stats["disks"][0]["exports"][0]["read_bytes"]
-            .as_u64()
-            .context("no statistics of the export")
-    }
 }
 
 /// Attaches a disk of a machine on the image, with a cache directory.
@@ -173,8 +119,11 @@ impl PreparedBoot {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Boots machines at once. Returns the seconds of each.
-    fn boot_all(&self, sockets: &[std::path::PathBuf]) -> Result<Vec<f64>> {
+    /// Boots all machines. Returns the seconds of each, in the order of the machines.
+    fn boot_all(&self, sockets: &[std::path::PathBuf], in_turn: bool) -> Result<Vec<f64>> {
+        if in_turn {
+            return sockets.iter().map(|socket| self.boot(socket)).collect();
+        }
         std::thread::scope(|scope| {
             let boots: Vec<_> =
                 sockets.iter().map(|socket| scope.spawn(|| self.boot(socket))).collect();
@@ -191,7 +140,7 @@ impl PreparedBoot {
         Ok(host.ringway(&["io", "golden.export_boot_set", "image=first"])?)
     }
 
-    fn measure_ringway(&self, store: &Store, system: &str, machines: usize) -> Result<Sample> {
+    fn measure_ringway(&self, store: &Store, system: &str, machines: Machines) -> Result<Sample> {
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("ringway-lab-");
         let dir = match &self.scratch {
@@ -212,32 +161,42 @@ impl PreparedBoot {
             host.ringway(&["io", "golden.import_boot_set", &import.to_string()])?;
         }
         let mut sockets = Vec::new();
-        for number in 0..machines {
+        for number in 0..machines.count {
             let id = format!("d{number}");
             let own = dir.path().join(&id);
             attach(&host, store, &id, if system == "apart" { &own } else { &cache })?;
             sockets.push(host.socket(&id));
         }
-        self.sample(store, before, &sockets)
+        self.sample(store, before, &sockets, machines.in_turn)
     }
 
-    fn measure_daemons(&self, store: &Store, machines: usize) -> Result<Sample> {
+    fn measure_daemons(&self, store: &Store, machines: Machines) -> Result<Sample> {
         let before = store.bytes()?;
         let target = Target::Tree(json!({"nbd": store.address}));
         let options = StorageDaemon { read_only: true, ..StorageDaemon::new(target) };
         let start = |_| Ok(Backend::storage_daemon(&options)?);
-        let daemons: Vec<Backend> = (0..machines).map(start).collect::<Result<_>>()?;
+        let daemons: Vec<Backend> = (0..machines.count).map(start).collect::<Result<_>>()?;
         let sockets: Vec<_> = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
-        self.sample(store, before, &sockets)
+        self.sample(store, before, &sockets, machines.in_turn)
     }
 
-    fn sample(&self, store: &Store, before: u64, sockets: &[std::path::PathBuf]) -> Result<Sample> {
-        let seconds = self.boot_all(sockets)?;
+    fn sample(
+        &self,
+        store: &Store,
+        before: u64,
+        sockets: &[std::path::PathBuf],
+        in_turn: bool,
+    ) -> Result<Sample> {
+        let seconds = self.boot_all(sockets, in_turn)?;
         let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
         let slowest = seconds.iter().copied().fold(0.0, f64::max);
         let fetched = (store.bytes()? - before) as f64 / f64::from(1 << 20);
-        let figures = [("slowest_s", slowest), ("mean_s", mean), ("fetched_mib", fetched)];
-        Ok(figures.map(|(name, value)| (name.to_owned(), value)).into())
+        let mut figures = vec![("slowest_s", slowest), ("mean_s", mean), ("fetched_mib", fetched)];
+        if in_turn {
+            let of = |from: usize| percentile(&mut seconds[from..from + BOOTS].to_vec(), 50);
+            figures.push(("last_over_second", of(seconds.len() - BOOTS) / of(1)));
+        }
+        Ok(figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 }
 
@@ -258,6 +217,7 @@ impl Prepared for PreparedBoot {
 
 #[cfg(test)]
 mod tests {
+    use super::store::IMAGE_BYTES;
     use super::*;
 
     #[test]

@@ -12,7 +12,7 @@ pub enum Better {
 use Better::{Higher, Lower};
 
 /// Name, label with the unit, and direction of every metric that a picture may show.
-const METRICS: [(&str, &str, Better); 51] = [
+const METRICS: [(&str, &str, Better); 52] = [
     ("1/percentile", "1 / latency, 1/s", Higher),
     ("all_over_one", "all pairs over one", Higher),
     ("all_ready_s", "all guests ready, s", Lower),
@@ -37,6 +37,7 @@ const METRICS: [(&str, &str, Better); 51] = [
     ("half_ready_s", "half of the guests ready, s", Lower),
     ("imbalance_worst", "most loaded queue over the mean, worst draw", Lower),
     ("iops", "requests a second", Higher),
+    ("last_over_second", "last boot over the second", Lower),
     ("max_over_min", "fastest disk over the slowest", Lower),
     ("max_ms", "slowest, ms", Lower),
     ("merged_mib_per_s", "MiB/s that are merged", Higher),
