@@ -198,12 +198,14 @@ fn machines_boot_from_a_golden_image() {
     let options = Options { only: None, rounds: Some(1), ..tiny(false) };
     let stop = Arc::new(AtomicBool::new(false));
     let results = run(&GoldenBoot, &options, &mut Silent, &stop).unwrap();
-    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    let [cell, in_turn] = &results.cells[..] else { panic!("{:?}", results.cells) };
     assert_eq!(cell.systems.len(), 5);
     let fetched: Vec<f64> = cell.systems.iter().map(|it| it.median("fetched_mib")).collect();
-    let [apart, cold, boot_set, warm, qsd] = fetched[..] else { panic!("{fetched:?}") };
+    let [cold, apart, boot_set, warm, qsd] = fetched[..] else { panic!("{fetched:?}") };
     // Two machines apart fetch each block twice. Each new process reads nothing else.
     assert_eq!((apart, boot_set, warm), (2.0 * cold, cold, 0.0));
     assert!(cold >= 1.0 && qsd >= 2.0, "{fetched:?}");
     assert!(cell.systems.iter().all(|it| it.median("slowest_s") >= it.median("mean_s")));
+    let [shared] = &in_turn.systems[..] else { panic!("{in_turn:?}") };
+    assert!(shared.median("fetched_mib") == cold && shared.median("last_over_second") > 0.0);
 }
