@@ -122,6 +122,7 @@ fn fields(driver: &dyn SrDriver, version: &str) -> Vec<(FieldIx, Value)> {
             (golden::RATE, "most bytes a second from the source"),
             (golden::IDENTITY, "identity that the image must have"),
             (golden::WRITE_CACHE_RAM, "memory for the writes of a disk, in bytes"),
+            (golden::WRITE_CACHE_OVERFLOW, "most bytes of the file for the writes of a disk"),
         ];
     }
     if kind == SLOW_DIR {

@@ -10,6 +10,7 @@ use toolstack::sr::{SnapshotOf, Space, SrError, SrScan, UnreadableFile, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
+use super::space::CACHES_KEY;
 use super::{SrHandle, foreign, layers, names};
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx};
@@ -287,10 +288,12 @@ fn create(tx: &mut Tx<'_>, place: &Ref, volume: &Volume) -> Result<Ref, ApiError
     Ok(disk)
 }
 
-/// Records the size and the use of an SR.
+/// Records the size and the use of an SR, and the part of caches of images.
 pub(crate) fn measured(tx: &mut Tx<'_>, place: &Ref, space: Space) -> Result<(), ApiError> {
     tx.set(place, sr::Field::physical_size, size(space.total))?;
-    tx.set(place, sr::Field::physical_utilisation, size(space.used))
+    tx.set(place, sr::Field::physical_utilisation, size(space.used))?;
+    let Some(caches) = space.caches else { return Ok(()) };
+    tx.set_key(place, sr::Field::sm_config, CACHES_KEY, Some(Value::text(caches.to_string())))
 }
 
 /// Records the new size of a VDI in its SR's totals. Adds only the difference, because an SR may

@@ -28,12 +28,16 @@ const PERCENT_KEY: &str = "space-warning-percent";
 const HOURS_KEY: &str = "space-warning-hours";
 /// Name of the message.
 const MESSAGE: &str = "SR_SPACE_LOW";
+/// Key in `sm_config`: bytes that caches of images take.
+pub(super) const CACHES_KEY: &str = "cache-bytes";
 /// Percent by which the use must fall below the limit before the warning ends.
 const HYSTERESIS_PERCENT: u64 = 2;
 /// Least and longest time over which the rate is measured.
 const RATE_SPAN: [Duration; 2] = [Duration::from_secs(600), Duration::from_secs(3600)];
 /// Part of the total by which the recorded use may differ: each change is an event to all clients.
 const RECORDED_PART: u64 = 1000;
+/// Part of the bytes of caches by which the recorded ones may differ. A scan records them as they are.
+const CACHES_PART: u64 = 16;
 
 /// Measurements of the last hour.
 #[derive(Debug, Default)]
@@ -66,7 +70,7 @@ impl Warning {
     /// Decides about an SR whose use grows by so many bytes a second. `held` says that a warning
     /// holds already.
     fn find(space: Space, bytes_per_second: u64, limits: Limits, held: bool) -> Option<Self> {
-        let Space { total, used } = space;
+        let Space { total, used, .. } = space;
         let percent = used.saturating_mul(100).checked_div(total)?;
         let ends = if held { HYSTERESIS_PERCENT } else { 0 };
         if limits.percent > 0 && percent >= limits.percent.saturating_sub(ends) {
@@ -132,6 +136,13 @@ fn attached(app: &AppState, view: &View<'_>) -> Vec<SrHandle> {
     places.filter(is_attached).filter_map(|place| app.storage.of(view, place).ok()).collect()
 }
 
+/// Returns whether the bytes of caches differ much from the recorded ones.
+fn caches_differ(recorded: Option<&String>, now: Option<u64>) -> bool {
+    let Some(now) = now else { return false };
+    let recorded = recorded.and_then(|text| text.parse::<u64>().ok());
+    recorded.is_none_or(|recorded| recorded.abs_diff(now) > now / CACHES_PART)
+}
+
 /// Records the space of an SR, and warns once.
 fn note(
     tx: &mut Tx<'_>,
@@ -144,8 +155,10 @@ fn note(
     let recorded = bytes(&view, place, sr::Field::physical_utilisation)?;
     let is_other = bytes(&view, place, sr::Field::physical_size)? != space.total;
     let limits = Limits::parse(&pairs(&view, place, sr::Field::other_config)?);
-    let held = pairs(&view, place, sr::Field::sm_config)?.remove(KEY);
+    let mut sm_config = pairs(&view, place, sr::Field::sm_config)?;
+    let held = sm_config.remove(KEY);
     let name = text(&view, place, sr::Field::name_label)?.to_owned();
+    let is_other = is_other || caches_differ(sm_config.get(CACHES_KEY), space.caches);
     if is_other || recorded.abs_diff(space.used) > space.total / RECORDED_PART {
         measured(tx, place, space)?;
     }
@@ -207,7 +220,7 @@ mod tests {
 
     #[test]
     fn little_space_is_a_level_or_a_rate() {
-        let space = |used| Space { total: 100 * GIB, used: used * GIB };
+        let space = |used| Space { total: 100 * GIB, used: used * GIB, caches: None };
         let find = |used, rate, held| Warning::find(space(used), rate, USUAL, held);
         assert_eq!(find(89, 0, false), None);
         assert_eq!(find(90, 0, false), Some(Warning::Level(90)));
@@ -283,12 +296,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn caches_are_recorded_when_they_have_changed_much() {
+        let sim_host = SimulatedHost::new().await;
+        let app = &sim_host.test_app.app;
+        let storage = app.db.read(|view| app.storage.of(view, &sim_host.place())).unwrap();
+        let shown = |caches: Option<u64>| {
+            let space = Space { total: 100 * GIB, used: GIB, caches };
+            app.db.write_observed(|tx| note(tx, app, &storage, space, 0)).unwrap();
+            let config = app.db.read(|view| pairs(view, &storage.sr, sr::Field::sm_config));
+            config.unwrap().remove(CACHES_KEY)
+        };
+        assert_eq!(shown(None), None);
+        for (bytes, expected) in [(0, "0"), (4096, "4096"), (GIB, "1073741824"), (0, "0")] {
+            assert_eq!(shown(Some(bytes)).as_deref(), Some(expected));
+        }
+        assert_eq!([1600, 1650, 1704].map(|bytes| shown(Some(bytes)).unwrap()), ["1600"; 3]);
+        assert_eq!(shown(Some(1800)).as_deref(), Some("1800"));
+    }
+
+    #[tokio::test]
     async fn a_warning_is_told_once_while_it_holds() {
         let sim_host = SimulatedHost::new().await;
         let app = &sim_host.test_app.app;
         let storage = app.db.read(|view| app.storage.of(view, &sim_host.place())).unwrap();
         let told = |used: u64| {
-            let space = Space { total: 100 * GIB, used: used * GIB };
+            let space = Space { total: 100 * GIB, used: used * GIB, caches: None };
             app.db.write_observed(|tx| note(tx, app, &storage, space, 0)).unwrap();
             app.db.read(|view| {
                 let all = view.all(&xenapi::table::message::CLASS);

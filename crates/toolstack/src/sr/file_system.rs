@@ -28,7 +28,7 @@ pub(super) fn space_at(directory: impl AsFd, path: &Path) -> Result<Space, SrErr
     let found = found.map_err(|error| os("measure", path, error.into()))?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     let (total, free) = (bytes(found.f_blocks), bytes(found.f_bfree));
-    Ok(Space { total, used: total.saturating_sub(free) })
+    Ok(Space { total, used: total.saturating_sub(free), caches: None })
 }
 
 /// Returns what a raw file begins like, if that is another image, unless a guest could write it before.

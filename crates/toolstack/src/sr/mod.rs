@@ -108,12 +108,15 @@ pub enum SrError {
 }
 
 /// Space of an SR, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
     /// Total space.
     pub total: u64,
     /// Used space, by all users of the storage.
     pub used: u64,
+    /// Part of it that caches of images take, for a type with such caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caches: Option<u64>,
 }
 
 /// Names of a volume that its users gave, as far as the SR stores them.

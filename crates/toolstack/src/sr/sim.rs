@@ -49,7 +49,7 @@ fn volume(state: &mut State, sr: SrId, vdi: VdiId) -> &mut sim::Volume {
 
 fn space(state: &State, sr: SrId) -> Space {
     let used = state.volumes.iter().filter(|((of, _), _)| *of == sr).map(|(_, one)| one.bytes);
-    Space { total: SR_BYTES, used: used.fold(0, u64::saturating_add) }
+    Space { total: SR_BYTES, used: used.fold(0, u64::saturating_add), caches: None }
 }
 
 fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {

@@ -103,6 +103,9 @@ fn the_cache_may_be_in_another_storage_repository() {
         |world: &World, sr: &str| format!("uuid={}", world.xe(&["pbd-list", &of(sr), "--minimal"]));
     let cached = || place.join("golden").read_dir().unwrap().count();
     assert!(cached() > 0);
+    let taken = ["sr-param-get", &format!("uuid={sr}"), "param-name=sm-config"];
+    let taken = world.xe(&[&taken[..], &["param-key=cache-bytes"]].concat());
+    assert!(taken.parse::<u64>().is_ok_and(|bytes| bytes > 0), "{taken}");
     // The folder is no disk of the SR around it.
     world.xe(&["sr-scan", &format!("uuid={dir}")]);
     assert_eq!(world.xe(&["vdi-list", &of(&dir), "--minimal"]), "");

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use model::id::{SrId, Uuid};
 use model::spec::{
-    GoldenImage, GoldenSource, MIN_GOLDEN_RAM_BYTES, MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES,
-    parse_size,
+    Backend, GoldenImage, GoldenSource, MIN_GOLDEN_RAM_BYTES, MIN_OVERFLOW_BYTES,
+    MIN_OVERLAY_RAM_BYTES, OVERLAY_BLOCK_BYTES, parse_size,
 };
 
 use crate::sr::places::{self, LOCATION};
@@ -27,9 +27,24 @@ pub const RATE: &str = "rate";
 pub const IDENTITY: &str = "identity";
 /// Key of the memory for the writes of a disk.
 pub const WRITE_CACHE_RAM: &str = "write-cache-ram";
+/// Key of the most bytes of the file for the writes of a disk.
+pub const WRITE_CACHE_OVERFLOW: &str = "write-cache-overflow";
 /// Part of the host's memory for the writes of a disk by default, and its bounds in bytes.
 const WRITE_CACHE_RAM_PART: u64 = 256;
 const WRITE_CACHE_RAM_BOUNDS: (u64, u64) = (16 << 20, 256 << 20);
+
+/// All keys.
+const KEYS: [&str; 9] = [
+    SOURCE,
+    LOCATION,
+    CACHE_SR,
+    RAM,
+    CACHE_SIZE,
+    RATE,
+    IDENTITY,
+    WRITE_CACHE_RAM,
+    WRITE_CACHE_OVERFLOW,
+];
 
 /// Parsed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +52,8 @@ pub(super) struct GoldenConfig {
     pub(super) image: GoldenImage,
     /// Memory for the writes of a disk, in bytes. The rest goes to a file.
     pub(super) write_cache_ram: u64,
+    /// Most bytes of that file. By default as many as its storage has room for.
+    pub(super) write_cache_overflow: Option<u64>,
 }
 
 impl GoldenConfig {
@@ -51,8 +68,7 @@ impl GoldenConfig {
         host_bytes: u64,
         folder: impl Fn(SrId) -> Option<PathBuf>,
     ) -> Result<Self, SrError> {
-        let known = [SOURCE, LOCATION, CACHE_SR, RAM, CACHE_SIZE, RATE, IDENTITY, WRITE_CACHE_RAM];
-        places::check_keys(config, &known)?;
+        places::check_keys(config, &KEYS)?;
         let cache = match (config.get(LOCATION), config.get(CACHE_SR)) {
             (Some(_), Some(_)) => {
                 return invalid(CACHE_SR, format!("give either it or {LOCATION}"));
@@ -95,7 +111,18 @@ impl GoldenConfig {
             size: None,
             rate: least(RATE, 1)?,
         };
-        Ok(Self { image, write_cache_ram })
+        let write_cache_overflow = least(WRITE_CACHE_OVERFLOW, MIN_OVERFLOW_BYTES)?;
+        Ok(Self { image, write_cache_ram, write_cache_overflow })
+    }
+
+    /// Returns the backend of a disk whose writes go to memory, and beyond it to the file `overflow`.
+    pub(super) fn overlay(&self, base: Backend, overflow: PathBuf) -> Backend {
+        Backend::Overlay {
+            base: Box::new(base),
+            ram: self.write_cache_ram,
+            overflow: Some(overflow.into()),
+            overflow_size: self.write_cache_overflow,
+        }
     }
 
     /// Returns the name of the image: the end of its address.
@@ -146,6 +173,9 @@ fn source(config: &Config) -> Result<GoldenSource, SrError> {
 
 #[cfg(test)]
 mod tests {
+    use model::spec::DiskSpec;
+    use serde_json::json;
+
     use super::*;
 
     fn parse(pairs: &[(&str, &str)]) -> Result<GoldenConfig, SrError> {
@@ -191,6 +221,7 @@ mod tests {
         let least = parse(&[(SOURCE, "/a")]).unwrap();
         assert_eq!(least.image.cache, Path::new("/usual"));
         assert_eq!((least.image.ram, least.write_cache_ram), (None, 96 << 20));
+        assert_eq!(least.write_cache_overflow, None);
         assert_eq!([1 << 30, 1 << 40].map(write_cache_ram), [16 << 20, 256 << 20]);
         let all = parse(&[
             (SOURCE, "/a"),
@@ -200,11 +231,29 @@ mod tests {
             (RATE, "20M"),
             (IDENTITY, "0a"),
             (WRITE_CACHE_RAM, "64M"),
+            (WRITE_CACHE_OVERFLOW, "2G"),
         ]);
-        let GoldenConfig { image, write_cache_ram } = all.unwrap();
+        let GoldenConfig { image, write_cache_ram, write_cache_overflow } = all.unwrap();
+        assert_eq!(write_cache_overflow, Some(2 << 30));
         assert_eq!((image.ram, image.cache_size), (Some(8 << 20), Some(1 << 30)));
         assert_eq!((image.rate, write_cache_ram), (Some(20 << 20), 64 << 20));
         assert_eq!((image.cache.as_path(), image.identity), (Path::new("/b"), Some("0a".into())));
+    }
+
+    #[test]
+    fn the_disk_of_a_machine_has_the_limits_of_its_write_cache() {
+        let disk = |pairs: &[_]| {
+            let config = parse(&[&[(SOURCE, "/a"), (WRITE_CACHE_RAM, "4M")], pairs].concat());
+            let config = config.unwrap();
+            let base = Backend::Golden(Box::new(config.image.clone()));
+            let backend = config.overlay(base, PathBuf::from("/b/1.overflow"));
+            DiskSpec::new("d", "/s", backend.clone()).validate().unwrap();
+            serde_json::to_value(backend).unwrap()["overlay"].clone()
+        };
+        let usual = disk(&[]);
+        assert_eq!((&usual["ram"], &usual["overflow"]), (&json!(4 << 20), &json!("/b/1.overflow")));
+        assert_eq!(usual["overflow_size"], json!(null));
+        assert_eq!(disk(&[(WRITE_CACHE_OVERFLOW, "1M")])["overflow_size"], json!(1 << 20));
     }
 
     #[test]
@@ -218,6 +267,12 @@ mod tests {
             (vec![(SOURCE, "/a"), (RATE, "fast")], "rate: "),
             (vec![(SOURCE, "/a"), (WRITE_CACHE_RAM, "0")], "write-cache-ram: 0 bytes are fewer"),
             (vec![(SOURCE, "/a"), (WRITE_CACHE_RAM, "5000001")], "is no multiple of 4096"),
+            (vec![(SOURCE, "/a"), (WRITE_CACHE_OVERFLOW, "1000K")], "1024000 bytes are fewer"),
+            (vec![(SOURCE, "/a"), (WRITE_CACHE_OVERFLOW, "all")], "write-cache-overflow: "),
+            (
+                vec![(SOURCE, "/a"), (WRITE_CACHE_OVERFLOW, "99999999999T")],
+                "write-cache-overflow: ",
+            ),
             (vec![(SOURCE, "/a"), (LOCATION, "b")], "location: "),
             (vec![(SOURCE, "/a"), ("path", "/b")], "path: this type of storage has no such key"),
         ] {

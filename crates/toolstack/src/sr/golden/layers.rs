@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 
 use model::id::{Uuid, VbdId};
@@ -19,6 +19,11 @@ use crate::sr::{Space, SrError};
 const PERSISTENT: &str = "qcow2";
 /// Extension of a layer that does not.
 const VOLATILE: &str = "overflow";
+
+/// End of the name of the cache file of an image, which the datapath makes.
+const CACHE: &str = ".golden";
+/// Unit in which the kernel tells the bytes that a file takes.
+const SECTOR_BYTES: u64 = 512;
 
 /// Name of the file of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,14 +56,32 @@ impl LayerName {
 }
 
 /// Opens the directory of layers, which is created if need be for its owner only, and returns the
-/// space of its file system.
+/// space of its file system, with that of the caches of images.
 ///
 /// # Errors
 /// It cannot be created or read.
 pub(crate) fn open_layers(place: &Path) -> Result<Space, SrError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
     made.map_err(|error| os("create", place, error))?;
-    space(place)
+    Ok(Space { caches: Some(caches(place)?), ..space(place)? })
+}
+
+/// Returns the bytes that the caches of all images in a directory take.
+fn caches(place: &Path) -> Result<u64, SrError> {
+    let mut bytes = 0_u64;
+    for name in names(place)?.iter().filter(|name| name.ends_with(CACHE)) {
+        let path = place.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_file() => {
+                bytes = bytes.saturating_add(found.blocks().saturating_mul(SECTOR_BYTES));
+            }
+            Ok(_) => {}
+            // A clean-up has removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(os("measure", &path, error)),
+        }
+    }
+    Ok(bytes)
 }
 
 /// Returns the file names of the layers.
@@ -99,7 +122,8 @@ pub(crate) fn remove_layers(place: &Path, slot: Uuid, volatile_only: bool) -> Re
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::io::Write as _;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 
@@ -135,6 +159,29 @@ mod tests {
         assert_eq!(found(), [others]);
         assert!(foreign.iter().all(|name| place.join(name).exists()));
         assert!(matches!(layers(&place.join("none")), Err(SrError::Vanished { .. })));
+    }
+
+    #[test]
+    fn caches_of_all_images_are_measured_by_the_blocks_that_they_take() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path();
+        assert_eq!(open_layers(place).unwrap().caches, Some(0));
+        let write = |name: &str, bytes: usize| {
+            let path = place.join(name);
+            let mut file = fs::File::create(&path).unwrap();
+            file.write_all(&vec![1; bytes]).unwrap();
+            file.set_len(1 << 30).unwrap();
+            file.sync_all().unwrap();
+            fs::metadata(path).unwrap().blocks() * 512
+        };
+        let taken = write("0123456789abcdef.golden", 1 << 20) + write("1.golden", 1 << 16);
+        for other in ["0123456789abcdef.boot", "a.overflow", "golden", "b.golden.tmp"] {
+            write(other, 1 << 20);
+        }
+        symlink(place.join("golden"), place.join("link.golden")).unwrap();
+        fs::create_dir(place.join("folder.golden")).unwrap();
+        assert!(((1 << 20)..(1 << 30)).contains(&taken), "{taken}");
+        assert_eq!(open_layers(place).unwrap().caches, Some(taken));
     }
 
     #[test]

@@ -22,7 +22,9 @@ use model::sr::SrFeature;
 use model::vbd::WriteCache;
 use model::vdi::automaton::Access;
 
-pub use config::{CACHE_SIZE, CACHE_SR, IDENTITY, RAM, RATE, SOURCE, WRITE_CACHE_RAM};
+pub use config::{
+    CACHE_SIZE, CACHE_SR, IDENTITY, RAM, RATE, SOURCE, WRITE_CACHE_OVERFLOW, WRITE_CACHE_RAM,
+};
 pub(crate) use layers::{layers, open_layers, remove_layers};
 
 use self::config::GoldenConfig;
@@ -309,12 +311,7 @@ impl SrDriver for GoldenDriver {
             }
             let overflow = LayerName { slot, identity: None }.file_name();
             let overflow = config.image.cache.join(overflow);
-            Ok(Backend::Overlay {
-                base: Box::new(base),
-                ram: config.write_cache_ram,
-                overflow: Some(overflow.into()),
-                overflow_size: None,
-            })
+            Ok(config.overlay(base, overflow))
         })
     }
 

@@ -75,20 +75,20 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
             let _unlisted = sr_directory.list_storage_blocks();
             // What is incomplete is no volume, and is removed at a later attach.
             let _left = sr_directory.remove_incomplete();
-            Ok(SrResponse::space(sr_directory.space()?))
+            Ok(SrResponse::Space(sr_directory.space()?))
         }
         SrRequest::Scan => {
             let scan = open()?.scan()?;
             Ok(SrResponse::scan(scan))
         }
-        SrRequest::Space => Ok(SrResponse::space(open()?.space()?)),
+        SrRequest::Space => Ok(SrResponse::Space(open()?.space()?)),
         SrRequest::ScanIsos => {
             let scan = iso::scan(&call.place, call.sr())?;
             Ok(SrResponse::scan(scan.into()))
         }
         SrRequest::FindIso { vdi } => iso::find(&call.place, call.sr(), VdiId(*vdi))
             .map(|volume| SrResponse::Volume(volume.into())),
-        SrRequest::OpenLayers => Ok(SrResponse::space(golden::open_layers(&call.place)?)),
+        SrRequest::OpenLayers => Ok(SrResponse::Space(golden::open_layers(&call.place)?)),
         SrRequest::Layers => golden::layers(&call.place).map(SrResponse::Images),
         SrRequest::RemoveLayers { slot, volatile_only } => {
             golden::remove_layers(&call.place, *slot, *volatile_only).map(|()| SrResponse::Nothing)

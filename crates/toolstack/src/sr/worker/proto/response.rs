@@ -15,11 +15,11 @@ pub(crate) enum SrResponse {
     /// Success without a value.
     Nothing,
     /// Space of an SR.
-    Space { total: u64, used: u64 },
+    Space(Space),
     /// Space of an SR, and its volumes.
     Scan {
-        total: u64,
-        used: u64,
+        #[serde(flatten)]
+        space: Space,
         volumes: Vec<WireVolume>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         doubtful: Vec<WireVolume>,
@@ -48,17 +48,12 @@ pub(crate) enum SrResponse {
 }
 
 impl SrResponse {
-    /// Creates the answer about the space of an SR.
-    pub(crate) fn space(space: Space) -> Self {
-        Self::Space { total: space.total, used: space.used }
-    }
-
     /// Creates the answer to a scan.
     pub(crate) fn scan(scan: SrScan) -> Self {
-        let SrScan { space: Space { total, used }, volumes, doubtful, unreadable, no_raw } = scan;
+        let SrScan { space, volumes, doubtful, unreadable, no_raw } = scan;
         let [volumes, doubtful] =
             [volumes, doubtful].map(|some| some.into_iter().map(WireVolume::from).collect());
-        Self::Scan { total, used, volumes, doubtful, unreadable, no_raw }
+        Self::Scan { space, volumes, doubtful, unreadable, no_raw }
     }
 
     /// Returns the space.
@@ -67,7 +62,7 @@ impl SrResponse {
     /// The answer is another one.
     pub(crate) fn into_space(self) -> Result<Space, SrError> {
         match self {
-            Self::Space { total, used } => Ok(Space { total, used }),
+            Self::Space(space) => Ok(space),
             other => Err(other.unexpected()),
         }
     }
@@ -78,10 +73,9 @@ impl SrResponse {
     /// The answer is another one.
     pub(crate) fn into_scan(self) -> Result<SrScan, SrError> {
         match self {
-            Self::Scan { total, used, volumes, doubtful, unreadable, no_raw } => {
+            Self::Scan { space, volumes, doubtful, unreadable, no_raw } => {
                 let [volumes, doubtful] =
                     [volumes, doubtful].map(|some| some.into_iter().map(Volume::from).collect());
-                let space = Space { total, used };
                 Ok(SrScan { space, volumes, doubtful, unreadable, no_raw })
             }
             other => Err(other.unexpected()),
