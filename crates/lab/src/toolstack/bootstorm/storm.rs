@@ -8,29 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use tempfile::NamedTempFile;
-use testkit::guest::small_initramfs;
 use testkit::process::find_binary;
 use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 
+use super::template::{Load, template};
 use crate::experiment::Sample;
 use crate::stats::percentile;
 use crate::toolstack::caller::Caller;
 use crate::toolstack::{Host, params};
 
-/// Memory of a guest, in bytes.
-pub(super) const MEMORY_BYTES: i64 = 96 << 20;
-/// Memory for the writes of a guest, in bytes. A hundred times as much must be free.
-const WRITE_CACHE_BYTES: u64 = 16 << 20;
-/// Size of the golden image, in bytes.
-const IMAGE_BYTES: usize = 64 << 20;
-/// Script of the guests: each reads the whole image before it is ready, and then does nothing.
-const SCRIPT: &str = "dd if=/dev/vda of=/dev/null bs=64k 2>/dev/null
-    until [ -e /dev/vport*p1 ]; do sleep 0.1; done
-    exec qemu-ga -m virtio-serial -p /dev/vport*p1 -t /run >/run/qemu-ga.log 2>&1";
 /// Longest storm.
 const DEADLINE: Duration = Duration::from_secs(1800);
 /// Longest wait for an event, after which the guests are looked at all the same.
@@ -48,11 +36,11 @@ pub(super) struct Storm {
 }
 
 impl Storm {
-    pub(super) fn prepare(config: &NamedTempFile, guests: usize) -> Result<Self> {
+    pub(super) fn prepare(config: &NamedTempFile, guests: usize, load: Load) -> Result<Self> {
         let config = config.path().display().to_string();
         let options = ["--config", &config, "--hypervisor", "qemu", "--slices", "auto"];
         let mut host = Host::start(Ringwayd::start(&options)?)?;
-        let template = template(&host.daemon)?;
+        let template = template(&host.daemon, load)?;
         let mut made = Vec::new();
         for number in 0..guests {
             let name = Value::text(format!("desktop-{number}"));
@@ -93,7 +81,7 @@ impl Storm {
     }
 
     /// Returns when the guests were ready after the first call, in order.
-    fn ready(&mut self) -> Result<Vec<Duration>> {
+    pub(super) fn ready(&mut self) -> Result<Vec<Duration>> {
         let client = &mut self.host.client;
         let mut metrics = BTreeSet::new();
         for guest in &self.guests {
@@ -143,10 +131,7 @@ impl Storm {
     /// Returns the proportional memory of a guest's QEMU in MiB, on average.
     fn pss_mib(&self) -> Result<f64> {
         let mut kib = Vec::new();
-        for (pid, words) in self.host.daemon.started() {
-            if !words.split(' ').any(|word| word == "-kernel") {
-                continue;
-            }
+        for pid in self.running() {
             let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
             let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
             let pss = pss.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
@@ -156,9 +141,23 @@ impl Storm {
         Ok(kib.iter().sum::<f64>() / kib.len() as f64 / 1024.0)
     }
 
+    /// Returns the process ids of the guests that run.
+    pub(super) fn running(&self) -> Vec<u32> {
+        let started = self.host.daemon.started().into_iter();
+        let is_guest = |words: &str| words.split(' ').any(|word| word == "-kernel");
+        started.filter(|(_, words)| is_guest(words)).map(|(pid, _)| pid).collect()
+    }
+
     /// Returns the blocks that the source has served.
     fn fetched(&self) -> Result<f64> {
-        let mut most: u64 = 0;
+        let fetched =
+            self.disks()?.iter().filter_map(|disk| disk["golden"]["fetched"].as_u64()).max();
+        Ok(fetched.unwrap_or_default() as f64)
+    }
+
+    /// Returns the statistics of all disks.
+    pub(super) fn disks(&self) -> Result<Vec<serde_json::Value>> {
+        let mut disks = Vec::new();
         for folder in fs::read_dir(self.host.daemon.dir().join("run/io"))? {
             let control = folder?.path().join("control.sock");
             if !control.exists() {
@@ -166,43 +165,9 @@ impl Storm {
             }
             let mut command = Command::new(find_binary("ringway")?);
             let stats = command.args(["io", "stats", "--control"]).arg(&control).output()?.stdout;
-            let stats: serde_json::Value = serde_json::from_slice(&stats)?;
-            let disks = stats["disks"].as_array().into_iter().flatten();
-            most = disks.filter_map(|disk| disk["golden"]["fetched"].as_u64()).fold(most, u64::max);
+            let mut stats: serde_json::Value = serde_json::from_slice(&stats)?;
+            disks.extend(stats["disks"].as_array_mut().map(std::mem::take).into_iter().flatten());
         }
-        Ok(most as f64)
+        Ok(disks)
     }
-}
-
-/// Creates the template of the guests, with the golden image as its disk.
-fn template(daemon: &Ringwayd) -> Result<Value> {
-    let source = daemon.dir().join("golden.raw");
-    let words = (0..IMAGE_BYTES / 8).flat_map(|word| word.to_le_bytes());
-    fs::write(&source, words.collect::<Vec<u8>>())?;
-    let source = format!("device-config:source={}", source.display());
-    let ram = format!("device-config:write-cache-ram={WRITE_CACHE_BYTES}");
-    let sr = ["sr-create", "type=golden", "name-label=golden", &source, &ram];
-    let sr = daemon.xe_prints(&sr)?;
-    let vdi = daemon.xe_prints(&["vdi-list", &format!("sr-uuid={sr}"), "--minimal"])?;
-    let name = "new-name-label=desktop";
-    let vm = daemon.xe_prints(&["vm-install", "template=Ringway test guest", name])?;
-    let (vm, of) = (format!("uuid={vm}"), format!("vm-uuid={vm}"));
-    let disks = daemon.xe_prints(&["vbd-list", &of, "type=Disk", "--minimal"])?;
-    for disk in disks.split(',').filter(|disk| !disk.is_empty()) {
-        daemon.xe_prints(&["vbd-destroy", &format!("uuid={disk}")])?;
-    }
-    let vdi = format!("vdi-uuid={vdi}");
-    daemon.xe_prints(&["vbd-create", &of, &vdi, "device=0", "mode=RW"])?;
-    let args = daemon.xe_prints(&["vm-param-get", &vm, "param-name=PV-args"])?;
-    let script = BASE64_STANDARD.encode(SCRIPT);
-    let args = format!("PV-args={args} ringway.agent=script ringway.run={script}");
-    let ramdisk = format!("PV-ramdisk={}", small_initramfs()?.display());
-    daemon.xe_prints(&["vm-param-set", &vm, &args, &ramdisk, "is-a-template=true"])?;
-    let mut client = daemon.client()?;
-    let uuid = vm.trim_start_matches("uuid=");
-    let template = client.call("VM.get_by_uuid", &[Value::text(uuid)])?;
-    let limits = [MEMORY_BYTES; 4].map(Value::Int);
-    let limits = std::iter::once(template.clone()).chain(limits).collect::<Vec<_>>();
-    client.call("VM.set_memory_limits", &limits)?;
-    Ok(template)
 }

@@ -172,6 +172,12 @@ fn guests_of_a_golden_image_start_together() {
         assert!(stages.into_iter().all(|stage| system.median(stage) > 0.0), "{system:?}");
     }
     drawn(&results, 1);
+    let options = Options { quick: !is_soak(), ..only("full") };
+    let results = run(&Bootstorm, &options, &mut Silent, &stop).unwrap();
+    let [full] = &results.cells[0].systems[..] else { panic!("{:?}", results.cells) };
+    let guests = if is_soak() { 30.0 } else { 2.0 };
+    assert_eq!([full.median("waiting"), full.median("running")], [guests; 2], "{full:?}");
+    assert!(full.median("xe_calls") >= 5.0 && results.compared[0].bar == Some(100.0));
     if is_soak() {
         let results =
             run(&Bootstorm, &Options { quick: false, ..only("storm") }, &mut Silent, &stop);
