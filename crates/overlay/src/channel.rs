@@ -1,5 +1,6 @@
 //! One reactor's channel to an overlay.
 
+mod fill;
 mod read;
 mod waiting;
 mod write;
@@ -61,11 +62,22 @@ struct Fill {
     len: u64,
     /// Data of the guest. `None` for zeroes.
     data: Option<Buffers>,
-    /// Slot that is filled, and the word that it replaces.
-    slot: u32,
+    room: Room,
+    /// Word that the slot replaces.
     old: Word,
     /// `None` for a read of the base, which does not change and whose source may be gone for long.
     hold: Option<Hold>,
+}
+
+/// Memory that a granule is read to, for a write of a part of it.
+#[derive(Debug)]
+enum Room {
+    /// A slot, from the overflow file.
+    Slot(u32),
+    /// A slot, from the base. It counts in [`Shared::base_fills`].
+    BaseSlot(u32),
+    /// Memory beside the slots, from the base.
+    Own(ThreadMapping),
 }
 
 /// Write that waits for slots.

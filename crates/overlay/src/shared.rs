@@ -1,6 +1,6 @@
 //! State that the channels and the cleaner of a disk share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ::disk::RoomWaits;
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) overflow: Option<Overflow>,
     pub(crate) room_waits: Arc<RoomWaits>,
     pub(crate) counters: Counters,
+    /// Slots that are being filled from the base.
+    pub(crate) base_fills: AtomicU32,
     /// True while channels wait for slots.
     has_waiting: AtomicBool,
 }
@@ -53,12 +55,19 @@ impl Shared {
             overflow,
             room_waits,
             counters: Counters::default(),
+            base_fills: AtomicU32::new(0),
             has_waiting: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many slots may wait for the base. Its source may be gone, and writes of whole granules
+    /// need slots that the cleaner can free.
+    pub(crate) fn base_fills_max(&self) -> u32 {
+        self.memory.slots() / 8
     }
 
     /// Notes for which granule a slot is about to be published.

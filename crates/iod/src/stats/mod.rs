@@ -184,10 +184,14 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
     if waiting == 0 {
         return None;
     }
-    if served_disk.overlay_counts().is_some_and(|counts| counts.is_full) {
+    if let Some(counts) = served_disk.overlay_counts().filter(|counts| counts.is_full) {
+        let step = match overlay::of(counts).is_at_size() {
+            true => "raise overflow_size with disk.replace",
+            false => "make room for the overflow file",
+        };
         return Some(format!(
-            "{waiting} requests wait because memory and overflow file of {place} are full; make room \
-             for the overflow file, or discard blocks in the guest, and they continue by themselves"
+            "{waiting} requests wait because memory and overflow file of {place} are full; {step}, \
+             or discard blocks in the guest, and they continue by themselves"
         ));
     }
     Some(format!(

@@ -24,6 +24,7 @@ mod golden;
 #[path = "../../../golden/tests/suite/servers.rs"]
 #[allow(dead_code, reason = "the tests of golden use the rest")]
 mod golden_servers;
+mod golden_waits;
 mod handover;
 mod idle;
 mod image_calls;
@@ -49,6 +50,7 @@ mod nic_upgrade;
 mod options;
 mod orphan;
 mod overlay;
+mod overlay_limits;
 mod pause;
 mod peer;
 mod polling;

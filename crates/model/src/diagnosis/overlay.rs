@@ -25,8 +25,8 @@ pub(super) fn full(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     );
     let step = match overlay.has_overflow {
         true if overlay.is_at_size() => {
-            "delete files in the guest, which discards their blocks; the overflow file has the \
-             overflow_size that the disk allows"
+            "raise overflow_size with disk.replace, or delete files in the guest, which discards \
+             their blocks"
         }
         true => {
             "make room in the file system of the overflow file, or delete files in the guest, which \

@@ -1,13 +1,11 @@
 //! Writes.
 
-use ::disk::{IoError, Request, RequestKind, SubmitOutcome};
+use ::disk::{IoError, Request, SubmitOutcome};
 use ::memory::Buffers;
 use ::memory::Cursor;
-use image::map::Hold;
 use reactor::Context;
-use rustix::io::Errno;
 
-use super::{CANCELED, Fill, OverlayChannel, Piece, Target};
+use super::OverlayChannel;
 use crate::pool::BATCH;
 use crate::word::Word;
 use crate::{BYTES, GRANULE};
@@ -56,7 +54,7 @@ impl OverlayChannel {
 
     /// Notes what a write has replaced.
     #[inline]
-    fn replace(&mut self, old: Word) {
+    pub(super) fn replace(&mut self, old: Word) {
         if old.takes_space() {
             self.retired.push(old);
             if self.retired.len() >= 2 * BATCH as usize {
@@ -98,7 +96,12 @@ impl OverlayChannel {
 
     /// Copies the guest's data into a slot that nothing else uses.
     #[inline]
-    fn store(&self, slot: u32, (skip, len): (u64, u64), cursor: &mut Option<Cursor<'_>>) -> bool {
+    pub(super) fn store(
+        &self,
+        slot: u32,
+        (skip, len): (u64, u64),
+        cursor: &mut Option<Cursor<'_>>,
+    ) -> bool {
         let memory = &self.shared.memory;
         let (at, len) = (memory.slot_at(slot) + skip as usize, len as usize);
         match cursor {
@@ -185,91 +188,6 @@ impl OverlayChannel {
             self.add_part(parent);
             self.begin_fill(context, parent, (at, len), data);
             (offset, data) = (at + len, rest);
-        }
-    }
-
-    /// Reads a granule into a slot, to put the guest's data over it.
-    fn begin_fill(
-        &mut self,
-        context: &mut Context<'_>,
-        parent: u32,
-        (offset, len): (u64, u64),
-        data: Option<Buffers>,
-    ) {
-        let Some(slot) = self.take_slot() else {
-            return self.wait_for_slot(context, parent, (offset, len), data);
-        };
-        let hold = self.epochs.enter();
-        let start = offset - offset % GRANULE;
-        let old = self.shared.memory.word(start / GRANULE);
-        let (target, from) = match old {
-            Word::Base => (Target::Base, start),
-            Word::Place(place) => (Target::Overflow, place.saturating_mul(GRANULE)),
-            Word::Slot(_) | Word::Zero => {
-                // It is in memory since the look.
-                self.leave(hold);
-                self.stock.push(slot);
-                return self.continue_write(context, parent, (offset, len), data);
-            }
-        };
-        let hold = match target {
-            Target::Base => {
-                self.leave(hold);
-                None
-            }
-            Target::Overflow => Some(hold),
-        };
-        // The base may end within the granule.
-        let bytes = GRANULE.min(self.size - start);
-        let mut buffers = Buffers::default();
-        let at = self.shared.memory.slot_at(slot);
-        let is_inside = buffers.append_mapping(&self.memory, at, bytes as usize);
-        debug_assert!(is_inside, "slots are inside of the memory");
-        let fill = Fill { parent, offset, len, data, slot, old, hold };
-        let tag = self.pieces.insert(Piece::Fill(fill));
-        let request = Request { kind: RequestKind::Read, offset: from, len: bytes, buffers, tag };
-        self.submit_piece(context, target, request);
-    }
-
-    /// Puts the guest's data over what was read, and publishes the slot.
-    pub(super) fn end_fill(
-        &mut self,
-        context: &mut Context<'_>,
-        fill: Fill,
-        outcome: Result<(), IoError>,
-    ) {
-        let Fill { parent, offset, len, data, slot, old, hold } = fill;
-        if outcome.is_err() || self.is_abandoned {
-            self.leave_fill(hold);
-            self.stock.push(slot);
-            let outcome = if self.is_abandoned { CANCELED } else { outcome };
-            return self.end_part(parent, outcome, data.unwrap_or_default());
-        }
-        let (granule, skip) = (offset / GRANULE, offset % GRANULE);
-        let mut cursor = data.as_ref().map(Buffers::cursor);
-        let stored = self.store(slot, (skip, len), &mut cursor);
-        self.shared.set_granule(slot, granule);
-        let published = stored && self.shared.memory.exchange_if(granule, old, Word::Slot(slot));
-        self.leave_fill(hold);
-        if published {
-            self.replace(old);
-            return self.end_part(parent, Ok(()), data.unwrap_or_default());
-        }
-        self.stock.push(slot);
-        if !stored {
-            let outcome = Err(IoError::Storage(Errno::IO));
-            return self.end_part(parent, outcome, data.unwrap_or_default());
-        }
-        // Another write came first.
-        self.continue_write(context, parent, (offset, len), data);
-    }
-
-    fn leave_fill(&mut self, hold: Option<Hold>) {
-        match hold {
-            Some(hold) => self.leave(hold),
-            // Writes may wait for what this one has replaced.
-            None if self.shared.has_waiting() => self.shared.retire(&mut self.retired),
-            None => {}
         }
     }
 }
