@@ -59,7 +59,7 @@ fn facts(text: &mut String, results: &Results) {
 type Column = (&'static str, &'static str, usize);
 
 /// Columns of a cell's table. A column appears if any system has its metric.
-const COLUMNS: [Column; 58] = [
+const COLUMNS: [Column; 75] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -114,6 +114,23 @@ const COLUMNS: [Column; 58] = [
     ("slowest s", "slowest_s", 2),
     ("mean s", "mean_s", 2),
     ("fetched MiB", "fetched_mib", 1),
+    ("last boot / second", "last_over_second", 2),
+    ("first ready s", "first_ready_s", 1),
+    ("half ready s", "half_ready_s", 1),
+    ("all ready s", "all_ready_s", 1),
+    ("last quarter / first", "quarter_ratio", 2),
+    ("place s", "place_s", 1),
+    ("devices s", "devices_s", 1),
+    ("firmware s", "firmware_s", 1),
+    ("kernel s", "kernel_s", 1),
+    ("services s", "services_s", 1),
+    ("MiB/guest", "pss_mib", 0),
+    ("blocks fetched", "fetched", 0),
+    ("disks that wait", "waiting", 0),
+    ("guests that run", "running", 0),
+    ("xe calls", "xe_calls", 0),
+    ("xe p50 ms", "xe_p50_ms", 1),
+    ("xe p99 ms", "xe_p99_ms", 1),
     ("pace", "pace", 2),
     ("guests' CPUs", "guests_cpus", 2),
     ("other CPUs", "other_cpus", 2),
