@@ -59,9 +59,11 @@ codes! {
 
     /// The session has ended, or never was. Log in again.
     SESSION_INVALID session_invalid(session);
-    /// Name or password is wrong.
+    /// The login failed. If name or password is wrong, check both: they are in the server's password
+    /// file, or with PAM those of its host.
     SESSION_AUTHENTICATION_FAILED authentication_failed(user, reason);
-    /// The password is right, and the user has nothing to do here.
+    /// The password is right, but the account has expired or has no role on this server. On the
+    /// server, renew it, or add the user to the group ringway-admin or ringway-ro.
     SESSION_AUTHORIZATION_FAILED authorization_failed(user, reason);
     /// Only root of the host may do this.
     USER_IS_NOT_LOCAL_SUPERUSER not_local_superuser(msg);

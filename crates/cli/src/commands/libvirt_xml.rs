@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use model::machine::Accel;
+use model::machine::{Accel, AccelChoice};
 use model::recipe::{Guest, Kernel, RecipeDiskArg, RecipeDisks, flags, libvirt};
 use model::spec::{SpecError, parse_size};
-use toolstack::accel::openable;
+use toolstack::accel::{self, ProbeCache};
+use toolstack::binaries::{self, QEMU};
 use toolstack::recipe_disks::{only_for_root, resolve};
 use toolstack::ringway_io::USUAL_CONTROL;
 
@@ -63,10 +64,10 @@ pub(crate) struct LibvirtXml {
     /// Number of virtual CPUs of the machine
     #[arg(long, value_name = "N", default_value_t = 2, requires = "domain")]
     vcpus: u16,
-    /// Accelerator of the machine; auto takes kvm if this user can open /dev/kvm
-    #[arg(long, value_name = "kvm|tcg|auto", default_value = "kvm", value_parser = accel)]
-    #[arg(requires = "domain")]
-    accel: Accel,
+    /// Accelerator of the machine; auto takes kvm unless this user cannot open /dev/kvm, or a trial
+    /// boot of `ringway doctor` failed
+    #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto", requires = "domain")]
+    accel: AccelChoice,
     /// Kernel to boot instead of the disks
     #[arg(long, value_name = "FILE", requires = "domain")]
     kernel: Option<PathBuf>,
@@ -82,7 +83,8 @@ pub(crate) struct LibvirtXml {
 impl LibvirtXml {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let recipe_disks = resolve(&self.disks, &self.control, !self.no_check).await?;
-        let text = self.text(&recipe_disks)?;
+        let accel = if self.domain.is_some() { accelerator(self.accel).await } else { Accel::Kvm };
+        let text = self.text(&recipe_disks, accel)?;
         std::io::stdout().lock().write_all(text.as_bytes())?;
         if !self.qemu && !self.cloud_hypervisor {
             for socket in only_for_root(&recipe_disks) {
@@ -95,7 +97,7 @@ impl LibvirtXml {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text(&self, recipe_disks: &RecipeDisks) -> anyhow::Result<String> {
+    fn text(&self, recipe_disks: &RecipeDisks, accel: Accel) -> anyhow::Result<String> {
         model::machine::validate_memory(self.memory)?;
         if self.qemu {
             return Ok(flags::for_shell(&flags::qemu(recipe_disks, self.memory)));
@@ -112,11 +114,11 @@ impl LibvirtXml {
         }
         match &self.domain {
             None => Ok(libvirt::snippet(recipe_disks)?),
-            Some(name) => Ok(libvirt::domain(&self.guest(name)?, recipe_disks)?),
+            Some(name) => Ok(libvirt::domain(&self.guest(name, accel)?, recipe_disks)?),
         }
     }
 
-    fn guest(&self, name: &str) -> anyhow::Result<Guest> {
+    fn guest(&self, name: &str, accel: Accel) -> anyhow::Result<Guest> {
         let kernel = match &self.kernel {
             None => None,
             Some(image) => Some(Kernel {
@@ -125,13 +127,7 @@ impl LibvirtXml {
                 append: self.append.clone(),
             }),
         };
-        Ok(Guest {
-            name: name.into(),
-            memory_bytes: self.memory,
-            vcpus: self.vcpus,
-            accel: self.accel,
-            kernel,
-        })
+        Ok(Guest { name: name.into(), memory_bytes: self.memory, vcpus: self.vcpus, accel, kernel })
     }
 }
 
@@ -143,14 +139,27 @@ fn readable(what: &str, path: &Path) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-fn accel(text: &str) -> Result<Accel, String> {
-    match text {
-        "kvm" => Ok(Accel::Kvm),
-        "tcg" => Ok(Accel::Tcg),
-        "auto" => Ok(match openable(Path::new(KVM)) {
-            Ok(()) => Accel::Kvm,
-            Err(_) => Accel::Tcg,
-        }),
-        _ => Err("is not kvm, tcg or auto".into()),
-    }
+/// Returns the accelerator, and prints why it is not KVM. Boots no guest: without an earlier trial
+/// boot, a device that opens is taken for KVM that works.
+async fn accelerator(choice: AccelChoice) -> Accel {
+    let device = Path::new(KVM);
+    let why = match choice {
+        AccelChoice::Fixed(accel) => return accel,
+        AccelChoice::Auto => match binaries::in_path(QEMU) {
+            // Libvirt may use a QEMU that is not in this user's PATH.
+            None => accel::openable(device).err(),
+            Some(qemu) => {
+                let cache = ProbeCache::of_user();
+                let known = accel::decide_without_boot(device, &qemu, &cache).await;
+                let known = known.ok().flatten();
+                known.filter(|decision| decision.accel == Accel::Tcg).map(|decision| decision.why)
+            }
+        },
+    };
+    let Some(why) = why else { return Accel::Kvm };
+    logging::write_line(&format!(
+        "ringway: the machine will run without KVM, which is slow: {why}. If KVM works for \
+         libvirt's QEMU, give --accel kvm"
+    ));
+    Accel::Tcg
 }

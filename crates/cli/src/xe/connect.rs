@@ -108,7 +108,7 @@ fn login_at(address: Address, arguments: &Arguments) -> Result<Client, XeError> 
     match client.login(&user, &password, ORIGINATOR) {
         Ok(()) => Ok(client),
         Err(ClientError::Api(error)) if error.code == "SESSION_AUTHENTICATION_FAILED" => {
-            Err(XeError::NotAdmitted)
+            Err(XeError::NotAdmitted(unexplained(&error)))
         }
         // There is no session in which the error could be explained later.
         Err(ClientError::Api(error)) => Err(XeError::Explained(unexplained(&error))),

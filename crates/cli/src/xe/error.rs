@@ -20,8 +20,8 @@ pub(crate) enum XeError {
     Usage,
     /// The command line is invalid.
     Typed(String),
-    /// The name or the password is wrong.
-    NotAdmitted,
+    /// The login failed: usually the name or the password is wrong. The text explains it.
+    NotAdmitted(String),
     /// `xe` refuses the command.
     Refused(String),
     /// The server refuses the command, or the connection failed.
@@ -87,7 +87,7 @@ impl XeError {
         match self {
             Self::Usage => help::USAGE.to_owned(),
             Self::Typed(what) => format!("{what}\n{SEE_HELP}"),
-            Self::NotAdmitted => format!("Authentication failed\n{SEE_HELP}"),
+            Self::NotAdmitted(text) => format!("Authentication failed\n{text}{SEE_HELP}"),
             Self::Refused(why) => format!("Error: {why}\n"),
             Self::Server(error) => format!("Error: {}\n", error_chain(error)),
             Self::Explained(text) => text.clone(),
@@ -178,7 +178,10 @@ mod tests {
                 XeError::unknown("vm-strat"),
                 "Unknown command: vm-strat; did you mean vm-start?\nFor usage run: 'xe help'\n",
             ),
-            (XeError::NotAdmitted, "Authentication failed\nFor usage run: 'xe help'\n"),
+            (
+                XeError::NotAdmitted("Check the name.\nuser: x\n".into()),
+                "Authentication failed\nCheck the name.\nuser: x\nFor usage run: 'xe help'\n",
+            ),
             (XeError::error("No matching VMs found"), "Error: No matching VMs found\n"),
             (
                 XeError::Server(ClientError::Http { at: "h:443".into(), status: 404 }),

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use toolstack::accel::ProbeCache;
+
 fn ringway(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     command.arg("libvirt-xml").args(arguments);
@@ -41,10 +43,38 @@ fn whole_machines_are_valid() {
     let mut arguments = vec!["--no-check", "--domain", "vm1", "--accel", "tcg", "/a"];
     arguments.extend(direct);
     assert_valid(&printed(&arguments));
-    let auto = printed(&["--no-check", "--domain", "vm1", "--accel", "auto", "/a"]);
+}
+
+/// The machine that is printed without `--accel`, and standard error. `result` is that of an
+/// earlier trial boot under KVM.
+fn machine_after_trial(result: Option<bool>) -> (String, String) {
+    let cache = tempfile::tempdir().unwrap();
+    if let Some(works) = result {
+        let qemu = Command::new("qemu-system-x86_64").arg("--version").output().unwrap().stdout;
+        let qemu = String::from_utf8(qemu).unwrap();
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let probe_cache = ProbeCache::at(&cache.path().join("ringway"), boot_id.trim());
+        probe_cache.keep(qemu.lines().next().unwrap().trim(), works);
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+    command.args(["libvirt-xml", "--no-check", "--domain", "vm1", "/a"]);
+    let output = command.env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_machine_gets_kvm_only_if_it_is_not_known_to_fail() {
     let opens = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    let kind = if opens { "<domain type='kvm'>" } else { "<domain type='qemu'>" };
-    assert!(auto.contains(kind), "{auto}");
+    for (result, is_kvm) in [(None, opens), (Some(true), opens), (Some(false), false)] {
+        let (machine, said) = machine_after_trial(result);
+        let kind = if is_kvm { "<domain type='kvm'>" } else { "<domain type='qemu'>" };
+        assert!(machine.contains(kind), "{result:?}: {machine}");
+        assert_eq!(said.contains("give --accel kvm"), !is_kvm, "{result:?}: {said}");
+    }
+    let asked = printed(&["--no-check", "--domain", "vm1", "--accel", "kvm", "/a"]);
+    assert!(asked.contains("<domain type='kvm'>"), "{asked}");
 }
 
 #[test]

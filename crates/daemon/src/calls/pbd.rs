@@ -5,6 +5,7 @@ use toolstack::sr::Config;
 use xenapi::table::{host, pbd, sr};
 use xenapi::{ApiError, Value, codes};
 
+use super::sr::location::check_free;
 use super::sr::{about, begin, check, held, let_go};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, constructed, nothing};
@@ -25,13 +26,17 @@ pub(super) const CALLS: super::Calls = &[
 ];
 
 pub(super) const HOOKS: &[Hook] =
-    &[Hook { field: "PBD.device_config", check: detached, follow: None }];
+    &[Hook { field: "PBD.device_config", check: may_be_configured, follow: None }];
 
-fn detached(_: &Ctx, tx: &mut Tx<'_>, connection: &Ref) -> Result<(), ApiError> {
-    if flag(&tx.view(), connection, pbd::Field::currently_attached)? {
+fn may_be_configured(_: &Ctx, tx: &mut Tx<'_>, connection: &Ref) -> Result<(), ApiError> {
+    let view = tx.view();
+    if flag(&view, connection, pbd::Field::currently_attached)? {
         return Err(codes::operation_not_allowed("the PBD is plugged; unplug it first"));
     }
-    Ok(())
+    let place = reference(&view, connection, pbd::Field::SR)?;
+    let computer = reference(&view, connection, pbd::Field::host)?;
+    let config: Config = pairs(&view, connection, pbd::Field::device_config)?;
+    check_free(&view, &place, fields::text(&view, &place, sr::Field::r#type)?, &computer, &config)
 }
 
 fn create(ctx: &Ctx, args: &Args) -> CallResult {
@@ -50,6 +55,7 @@ fn create(ctx: &Ctx, args: &Args) -> CallResult {
         view.object(&host::CLASS, &computer)?;
         let kind = fields::text(&view, &place, sr::Field::r#type)?;
         ctx.app.storage.check_config(kind, &config)?;
+        check_free(&view, &place, kind, &computer, &config)?;
         for other in references(&view, &place, sr::Field::PBDs)? {
             if reference(&view, &other, pbd::Field::host)? == computer {
                 let (place, computer) = (place.as_str(), computer.as_str());

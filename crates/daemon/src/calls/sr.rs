@@ -1,6 +1,7 @@
 //! Messages of class `SR`.
 
 mod create;
+pub(super) mod location;
 mod probe;
 
 use error_causes::error_chain;

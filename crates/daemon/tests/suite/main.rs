@@ -7,6 +7,7 @@ mod bad_input;
 mod clients;
 mod commands;
 mod disk_streams;
+mod dying;
 mod failing;
 mod first;
 mod hung;

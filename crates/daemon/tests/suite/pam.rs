@@ -189,7 +189,12 @@ fn a_user_without_a_role_reads_a_sentence() {
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]), "{stderr}");
-    for part in ["The password is right", "user: carl", "reason: the user has no role here"] {
+    for part in [
+        "The password is right, but the account has expired or has no role",
+        "add the user to the group ringway-admin or ringway-ro",
+        "user: carl",
+        "reason: the user has no role here",
+    ] {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
 }

@@ -63,23 +63,10 @@ impl Prober<'_> {
         if let AccelChoice::Fixed(accel) = choice {
             return Ok(Decision::new(accel, "as asked"));
         }
-        if let Err(why) = openable(&self.device) {
-            return Ok(Decision::new(Accel::Tcg, why));
+        if let Some(known) = decide_without_boot(&self.device, self.qemu, self.probe_cache).await? {
+            return Ok(known);
         }
         let (version, _) = crate::qemu::version(self.qemu).await?;
-        if let Some(known) = self.probe_cache.recall(&version) {
-            let forget = self.probe_cache.path().display();
-            return Ok(match known {
-                true => Decision::new(Accel::Kvm, "a trial boot since the host started succeeded"),
-                false => Decision::new(
-                    Accel::Tcg,
-                    format!(
-                        "a trial boot under KVM since the host started failed; \
-                         remove {forget} to try again"
-                    ),
-                ),
-            });
-        }
         let verdict =
             probe(self.launcher, self.qemu, self.kernel, Accel::Kvm, PROBE_DEADLINE, slot).await;
         Ok(match verdict {
@@ -97,6 +84,32 @@ impl Prober<'_> {
             }
         })
     }
+}
+
+/// Chooses the accelerator from the device and an earlier trial boot with this QEMU. `None` if KVM
+/// has to be tried.
+///
+/// # Errors
+/// QEMU does not report its version.
+pub async fn decide_without_boot(
+    device: &Path,
+    qemu: &Path,
+    probe_cache: &ProbeCache,
+) -> Result<Option<Decision>, QemuError> {
+    if let Err(why) = openable(device) {
+        return Ok(Some(Decision::new(Accel::Tcg, why)));
+    }
+    let (version, _) = crate::qemu::version(qemu).await?;
+    Ok(probe_cache.recall(&version).map(|works| match works {
+        true => Decision::new(Accel::Kvm, "a trial boot since the host started succeeded"),
+        false => Decision::new(
+            Accel::Tcg,
+            format!(
+                "a trial boot under KVM since the host started failed; remove {} to try again",
+                probe_cache.path().display()
+            ),
+        ),
+    }))
 }
 
 /// Checks that the device can be opened for reading and writing.

@@ -276,7 +276,10 @@ fn errors_say_what_they_are_about() {
     );
     assert_eq!(
         world.fails(&["-u", "mallory", "-pw", "x", "vm-list"]),
-        "Authentication failed\nFor usage run: 'xe help'\n"
+        "Authentication failed\n\
+         The login failed. If name or password is wrong, check both: they are in the server's \
+         password file, or with PAM those of its host.\n\
+         user: x\nreason: y\nFor usage run: 'xe help'\n"
     );
     let error = world.fails(&["-s", "/nonexistent/s", "vm-list"]);
     assert!(error.starts_with("Error: cannot reach the server at /nonexistent/s"), "{error}");

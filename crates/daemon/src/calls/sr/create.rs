@@ -6,7 +6,8 @@ use toolstack::sr::{Config, SrScan};
 use xenapi::table::{FieldIx, pbd, sr};
 use xenapi::{ApiError, Value, codes};
 
-use crate::db::{Ref, Tx};
+use super::location;
+use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Args, CallResult, Ctx};
 use crate::random;
 use crate::records::effects;
@@ -29,6 +30,7 @@ pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     let storage = ctx.app.storage.place(future, id, args.text("type"))?;
     let config: Config = args.pairs("device_config");
     ctx.app.storage.check_config(args.text("type"), &config)?;
+    ctx.read(|view| check_location(view, &storage.sr, &args, &config))?;
     storage.create(&config).await?;
     let space = storage.attach(&config).await?;
     // A scan finds volumes that already exist.
@@ -44,6 +46,15 @@ pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     Ok(made.value())
 }
 
+fn check_location(
+    view: &View<'_>,
+    place: &Ref,
+    args: &Args,
+    config: &Config,
+) -> Result<(), ApiError> {
+    location::check_free(view, place, args.text("type"), &Ref::from(args.text("host")), config)
+}
+
 fn record(
     tx: &mut Tx<'_>,
     id: SrId,
@@ -54,6 +65,8 @@ fn record(
     fields.push((sr::Field::uuid.into(), Value::text(id.to_string())));
     fields.push((sr::Field::physical_size.into(), size(scan.space.total)));
     let made = tx.create(&sr::CLASS, fields)?;
+    // Another call may have created one meanwhile.
+    check_location(&tx.view(), &made, args, &config)?;
     let connection = vec![
         (pbd::Field::host.into(), args.value("host").clone()),
         (pbd::Field::SR.into(), made.value()),

@@ -107,3 +107,38 @@ fn locations_are_checked_before_anything_is_made() {
     let of = world.xe(&["sm-list", "type=iso", "params=capabilities"]);
     assert!(of.contains("VDI_ATTACH") && !of.contains("VDI_CREATE"), "{of}");
 }
+
+/// Each of its CDs would be there twice.
+#[test]
+fn a_directory_is_one_library_of_its_host() {
+    let world = World::new();
+    let place = world.library();
+    std::fs::write(place.join("debian.iso"), "CD").unwrap();
+    let place = place.to_str().unwrap();
+    let sr = world.xe(&words(&create("iso", place)));
+    let pbd = world.xe(&["pbd-list", &format!("sr-uuid={sr}"), "--minimal"]);
+    let host = format!("host-uuid={}", world.xe(&["host-list", "--minimal"]));
+    let other = "9c8a7f60-0c6c-4c5e-8a55-1f3b6f1f0a01";
+    world.xe(&["sr-introduce", "type=iso", "name-label=other", &format!("uuid={other}")]);
+    let other = format!("sr-uuid={other}");
+    let is_refused = || {
+        let location = format!("device-config:location={place}");
+        for words in [
+            words(&create("iso", place)),
+            words(&create("iso", &format!("{place}/"))),
+            vec!["pbd-create", &other, &host, &location],
+        ] {
+            let error = world.xe_fails(&words);
+            let owner = format!("belongs to storage repository {sr} (library)");
+            assert!(error.contains(&owner), "{words:?}: {error}");
+        }
+        assert_eq!(world.xe(&["pbd-list", &other, "--minimal"]), "");
+    };
+    is_refused();
+    assert_eq!(world.xe(&["cd-list", "params=name-label", "--minimal"]), "debian.iso");
+    world.xe(&["pbd-unplug", &format!("uuid={pbd}")]);
+    is_refused();
+    world.xe(&["sr-forget", &format!("uuid={sr}")]);
+    world.xe(&words(&create("iso", place)));
+    assert_eq!(world.xe(&["cd-list", "params=name-label", "--minimal"]), "debian.iso");
+}

@@ -14,11 +14,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::super::error::Holder;
+use super::ending::wait_end;
 use super::tables::StateFileError;
 
 /// Cache of the file in bytes. The whole file is read once, and changes are small.
 const CACHE_BYTES: usize = 16 << 20;
-/// Longest wait for the lock of a dead process.
+/// Longest wait for the end of a dying process, and for the lock of a dead one.
 const REMAINS: Duration = Duration::from_secs(5);
 /// The kernel's list of file locks (proc(5)).
 const LOCKS: &str = "/proc/locks";
@@ -63,14 +64,16 @@ fn database(file: File) -> Result<Database, StateFileError> {
     Ok(builder.create_with_backend(FileBackend::new(file)?)?)
 }
 
-/// Waits until the lock of a dead process is released.
+/// Waits until the lock of a dead or dying process is released.
 ///
-/// A process that dies while it spawns a program leaves a forked copy with all its open files,
-/// until that copy executes the program.
+/// A killed process has its files open until the kernel has freed its memory. One that dies while
+/// it spawns a program leaves a forked copy with all its open files, until that copy executes the
+/// program.
 pub(super) fn wait_lock_released(path: &Path) {
     let Ok(file) = File::open(path) else { return };
-    let taken = flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
-    if !taken || holder(path).0.is_some() {
+    let try_lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
+    let is_taken = || try_lock() == Err(Errno::WOULDBLOCK);
+    if !is_taken() || holder(path).0.is_some_and(|pid| !wait_end(pid, REMAINS)) || !is_taken() {
         return;
     }
     tracing::info!("waiting for {}, which an ended process still has open", path.display());

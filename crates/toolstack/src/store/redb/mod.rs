@@ -9,6 +9,7 @@
 //! is stored after all, its last flush failed. The kernel reports lost data only once, so later
 //! reads prove nothing about the disk.
 
+mod ending;
 mod file;
 mod reserve;
 mod tables;
@@ -55,7 +56,7 @@ impl RedbStore {
     /// Opens the store in this file, or creates it, readable by its owner only.
     ///
     /// No other process can open it until the store is dropped. Blocks for some seconds at most
-    /// while a dead process still has the lock.
+    /// while a dead or dying process still has the lock.
     ///
     /// # Errors
     /// Another process has it open, a system call failed, or it is not a store that this version
