@@ -171,7 +171,7 @@ fn a_machine_that_is_started_before_its_disk_waits_for_it() {
 fn libvirts_apparmor_helper_leaves_the_socket_out() {
     let libvirt = Libvirt::start().unwrap();
     let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
-    let words = ["libvirt-xml", "--no-check", "--domain", "vm1", "/run/ringway/d1.sock"];
+    let words = ["libvirt-xml", "--no-check", "--domain", "vm1", "--accel", "tcg"];
     let uuid = "0a81f5b2-8403-7b23-c8d6-21ccc2f80d6f";
     let more = format!(
         "<uuid>{uuid}</uuid><devices><disk type='file' device='disk'>\
@@ -179,7 +179,8 @@ fn libvirts_apparmor_helper_leaves_the_socket_out() {
         libvirt.dir().display()
     );
     libvirt.file("plain.raw", [0; 512]).unwrap();
-    let xml = io.ringway(&words).unwrap().replace("<devices>", &more);
+    let xml = io.ringway(&[&words[..], &["/run/ringway/d1.sock"]].concat()).unwrap();
+    let xml = xml.replace("<devices>", &more);
     let xml = File::open(libvirt.file("aa.xml", xml).unwrap()).unwrap();
     let helper = "/usr/lib/libvirt/virt-aa-helper";
     let arguments = ["--dryrun", "--create", "--uuid", &format!("libvirt-{uuid}")];
