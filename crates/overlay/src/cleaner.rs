@@ -116,10 +116,7 @@ impl Worker {
     }
 
     fn has_work(&self, pool: &Pool) -> bool {
-        let can_clean = self.shared.overflow.is_some();
-        pool.wants_touch()
-            || can_clean && pool.free_slots() < pool.low()
-            || self.shared.wants_release(pool)
+        pool.wants_touch() || self.shared.is_short(pool) || self.shared.wants_release(pool)
     }
 
     /// Does all there is to do.
@@ -129,7 +126,7 @@ impl Worker {
         pool.reclaim(shared.epochs.oldest());
         shared.wake_waiting(&mut pool);
         let wants_touch = pool.wants_touch();
-        let is_short = pool.free_slots() < pool.low() && shared.overflow.is_some();
+        let is_short = shared.is_short(&pool);
         let wants_release = shared.wants_release(&pool);
         drop(pool);
         if wants_touch {
@@ -182,7 +179,11 @@ impl Worker {
         let mut from = 0;
         loop {
             let mut pool = shared.pool();
-            if self.must_end(&pool) || from == 0 && !pool.places.wants_punch() {
+            // Writes that need memory go first: a file of many small holes takes a second.
+            if self.must_end(&pool)
+                || shared.is_short(&pool)
+                || from == 0 && !pool.places.wants_punch()
+            {
                 return;
             }
             let Some(run) = pool.places.take_backed(from, PUNCH) else { return };

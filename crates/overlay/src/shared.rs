@@ -106,8 +106,11 @@ impl Shared {
                 self.set_full(true);
             }
         }
-        let is_short = pool.free_slots() < pool.low() && self.overflow.is_some();
-        if is_short || pool.wants_touch() || stock.is_empty() || self.wants_release(&pool) {
+        if self.is_short(&pool)
+            || pool.wants_touch()
+            || stock.is_empty()
+            || self.wants_release(&pool)
+        {
             self.work.notify_one();
         }
     }
@@ -127,6 +130,11 @@ impl Shared {
         if self.wants_release(&pool) {
             self.work.notify_one();
         }
+    }
+
+    /// Returns whether slots should be moved to the overflow file.
+    pub(crate) fn is_short(&self, pool: &Pool) -> bool {
+        self.overflow.is_some() && pool.free_slots() < pool.low()
     }
 
     /// Returns whether memory or space of the overflow file should go back.
