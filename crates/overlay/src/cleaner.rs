@@ -345,3 +345,30 @@ fn wait<'a>(shared: &'a Shared, pool: MutexGuard<'a, Pool>, pause: &Pause) -> Mu
     }
     shared.work.wait(pool).unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Fixture;
+
+    #[test]
+    fn writes_that_need_memory_go_before_holes_of_the_file() {
+        let disk = Fixture::new(1 << 20, true).open_inactive();
+        let (shared, _) = disk.parts();
+        let worker = Worker::new(Arc::clone(shared), 0);
+        let mut pool = shared.pool();
+        pool.places.take_run(10_000, u64::MAX).unwrap();
+        (1..8000).for_each(|place| pool.places.free(place));
+        let slots = pool.take_untouched(u32::MAX);
+        assert!(shared.is_short(&pool) && pool.places.wants_punch());
+        drop(pool);
+        worker.punch();
+        let mut pool = shared.pool();
+        assert!(pool.places.wants_punch());
+        pool.free.extend(slots);
+        assert!(!shared.is_short(&pool));
+        drop(pool);
+        worker.punch();
+        assert!(!shared.pool().places.wants_punch());
+    }
+}

@@ -118,7 +118,7 @@ impl OverlayDisk {
     }
 
     /// Returns the shared state, and the size in bytes.
-    pub(crate) fn parts(&self) -> (&Shared, u64) {
+    pub(crate) fn parts(&self) -> (&Arc<Shared>, u64) {
         (&self.shared, self.size)
     }
 

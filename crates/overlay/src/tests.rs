@@ -20,7 +20,7 @@ const WRITE: RequestKind = RequestKind::Write { durable: false };
 const DISCARD: RequestKind = RequestKind::Discard;
 
 /// Overlay with its files, which can be opened again as by a successor.
-struct Fixture {
+pub(crate) struct Fixture {
     folder: TempDir,
     base: Arc<dyn Disk>,
     ram: u64,
@@ -46,7 +46,7 @@ fn base_byte(at: u64) -> u8 {
 
 impl Fixture {
     /// Creates a base of `SIZE` bytes, each of which says where it is.
-    fn new(ram: u64, has_overflow: bool) -> Self {
+    pub(crate) fn new(ram: u64, has_overflow: bool) -> Self {
         let base = MemoryDisk::new(SIZE, 512, false).unwrap();
         let bytes: Vec<_> = (0..SIZE).map(base_byte).collect();
         File::from(base.file().try_clone().unwrap()).write_all(&bytes).unwrap();
@@ -73,6 +73,14 @@ impl Fixture {
 
     /// Opens the disk on the memory of the last one, if there was one.
     fn open(&mut self) -> Arc<OverlayDisk> {
+        let disk = self.open_inactive();
+        disk.activate().unwrap();
+        self.memory = Some(disk.memory().try_clone().unwrap());
+        Arc::new(disk)
+    }
+
+    /// Opens the disk without its cleaner.
+    pub(crate) fn open_inactive(&mut self) -> OverlayDisk {
         let options = OverlayOptions {
             name: "test".into(),
             ram: self.ram,
@@ -80,12 +88,8 @@ impl Fixture {
             read_only: false,
             waits_for_room: true,
         };
-        let disk =
-            OverlayDisk::new(Arc::clone(&self.base), self.overflow(), options, self.memory.take());
-        let disk = disk.unwrap();
-        disk.activate().unwrap();
-        self.memory = Some(disk.memory().try_clone().unwrap());
-        Arc::new(disk)
+        let (base, overflow) = (Arc::clone(&self.base), self.overflow());
+        OverlayDisk::new(base, overflow, options, self.memory.take()).unwrap()
     }
 }
 
