@@ -72,11 +72,9 @@ struct Fill {
 /// Memory that a granule is read to, for a write of a part of it.
 #[derive(Debug)]
 enum Room {
-    /// A slot, from the overflow file.
+    /// A slot. It counts in [`Shared::base_fills`] if the granule is read from the base.
     Slot(u32),
-    /// A slot, from the base. It counts in [`Shared::base_fills`].
-    BaseSlot(u32),
-    /// Memory beside the slots, from the base.
+    /// Memory beside the slots.
     Own(ThreadMapping),
 }
 

@@ -48,9 +48,7 @@ impl OverlayChannel {
         let bytes = GRANULE.min(self.size - start);
         let mut buffers = Buffers::default();
         let (memory, at) = match &room {
-            Room::Slot(slot) | Room::BaseSlot(slot) => {
-                (&self.memory, self.shared.memory.slot_at(*slot))
-            }
+            Room::Slot(slot) => (&self.memory, self.shared.memory.slot_at(*slot)),
             Room::Own(memory) => (memory, 0),
         };
         let is_inside = buffers.append_mapping(memory, at, bytes as usize);
@@ -72,7 +70,7 @@ impl OverlayChannel {
             self.stock.push(slot);
             return Room::Own(memory);
         }
-        Room::BaseSlot(slot)
+        Room::Slot(slot)
     }
 
     /// Puts the guest's data over what was read, and publishes the slot.
@@ -83,16 +81,20 @@ impl OverlayChannel {
         outcome: Result<(), IoError>,
     ) {
         let Fill { parent, offset, len, data, room, old, hold } = fill;
+        let taken = match &room {
+            Room::Slot(slot) => Some(*slot),
+            Room::Own(_) => None,
+        };
+        if taken.is_some() && hold.is_none() {
+            self.shared.base_fills.fetch_sub(1, Ordering::Relaxed);
+        }
         if outcome.is_err() || self.is_abandoned {
             self.leave_fill(hold);
-            if let Some(slot) = self.slot_of(&room) {
-                self.stock.push(slot);
-            }
+            self.stock.extend(taken);
             let outcome = if self.is_abandoned { CANCELED } else { outcome };
             return self.end_part(parent, outcome, data.unwrap_or_default());
         }
-        let slot = self.slot_of(&room).or_else(|| self.take_slot());
-        let Some(slot) = slot else {
+        let Some(slot) = taken.or_else(|| self.take_slot()) else {
             // The base has the granule now. It is read again when there is a slot.
             return self.wait_for_slot(context, parent, (offset, len), data);
         };
@@ -101,7 +103,7 @@ impl OverlayChannel {
             Room::Own(memory) => {
                 memory.copy_to(0, &self.memory, self.shared.memory.slot_at(slot), BYTES)
             }
-            Room::Slot(_) | Room::BaseSlot(_) => true,
+            Room::Slot(_) => true,
         };
         let mut cursor = data.as_ref().map(Buffers::cursor);
         let stored = copied && self.store(slot, (skip, len), &mut cursor);
@@ -119,18 +121,6 @@ impl OverlayChannel {
         }
         // Another write came first.
         self.continue_write(context, parent, (offset, len), data);
-    }
-
-    /// Returns the slot that a fill has, which waits for the base no more.
-    fn slot_of(&self, room: &Room) -> Option<u32> {
-        match room {
-            Room::Slot(slot) => Some(*slot),
-            Room::BaseSlot(slot) => {
-                self.shared.base_fills.fetch_sub(1, Ordering::Relaxed);
-                Some(*slot)
-            }
-            Room::Own(_) => None,
-        }
     }
 
     fn leave_fill(&mut self, hold: Option<Hold>) {

@@ -1,19 +1,16 @@
 //! Guests that fill memory and overflow files of their write caches, all of them.
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::storm::Storm;
+use super::storm::{EVENT_TIMEOUT, Storm};
 use crate::experiment::Sample;
 use crate::stats::percentile;
 use crate::toolstack::caller::Caller;
 
 /// Longest wait until the writes of all guests wait.
 const DEADLINE: Duration = Duration::from_secs(600);
-/// Pause between two looks at all disks.
-const LOOK: Duration = Duration::from_millis(500);
 /// Most calls of `xe vm-list` while all guests wait.
 const CALLS: usize = 500;
 
@@ -22,11 +19,12 @@ impl Storm {
     /// for at most `window`.
     pub(super) fn fill(mut self, window: Option<Duration>) -> Result<Sample> {
         let ready = self.ready()?;
-        let from = Instant::now();
+        let (from, mut token) = (Instant::now(), String::new());
         let mut full = self.full()?;
         while full < ready.len() {
             ensure!(from.elapsed() < DEADLINE, "{full} of {} disks are full", ready.len());
-            sleep(LOOK);
+            // A disk that is full is a message.
+            token = self.host.client.events(&["message"], &token, EVENT_TIMEOUT)?.token;
             full = self.full()?;
         }
         let mut calls = Caller::start(&self.host.daemon, None)?.calls(CALLS, window)?;

@@ -22,7 +22,7 @@ use crate::toolstack::{Host, params};
 /// Longest storm.
 const DEADLINE: Duration = Duration::from_secs(1800);
 /// Longest wait for an event, after which the guests are looked at all the same.
-const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Parts of a guest's start.
 const STAGES: [&str; 5] = ["place", "devices", "firmware", "kernel", "services"];
 /// Key of the time at which a guest was ready.

@@ -26,7 +26,7 @@ const WRITES: &str = "until [ -e /dev/vport*p1 ]; do sleep 0.1; done
     tr '\\0' x </dev/zero | dd of=/dev/vda bs=64k oflag=direct 2>/dev/null &
     exec qemu-ga -m virtio-serial -p /dev/vport*p1 -t /run >/run/qemu-ga.log 2>&1";
 
-/// What the guests do once they have booted.
+/// Work of a guest once it has booted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
     /// Nothing.
