@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,7 +19,7 @@ use testkit::process::{PROCESS_DEADLINE, eventually};
 use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
-use testkit::storage::{Hanging, store_profile};
+use testkit::storage::Hanging;
 
 /// A document with the sentence of each cause.
 const DOCUMENT: &str = include_str!("../../../../docs/why-is-my-vm-slow.md");
@@ -212,23 +211,19 @@ fn read_singly(mut guest: Guest, over: &Arc<AtomicBool>) -> JoinHandle<()> {
     })
 }
 
-/// Two disks want a calibrated storage at once.
+/// Two disks want one storage at once. It is so slow that it, and not a busy host, delays requests.
 #[test]
 fn a_share_of_the_storage() {
     let io = Served::start(&["--reactors", "1"]);
-    let folder = tempfile::tempdir().unwrap();
-    let device = std::fs::metadata(folder.path()).unwrap().dev();
-    store_profile(folder.path(), calibrate::identity(device)).unwrap();
-    for (id, weight) in [("light", 10), ("heavy", 1000)] {
-        let path = folder.path().join(id);
-        std::fs::write(&path, vec![1; 4 << 20]).unwrap();
-        io.attach(id, json!({"file": path}), json!({"share": {"weight": weight}}));
+    let device = json!({"pipe": {"request_ns": 10_000_000, "queue": 1}});
+    for (id, weight) in [("light", 100), ("heavy", 1000)] {
+        let model = json!({"name": "slow", "size": 4 << 20, "device": device, "profile": true});
+        io.attach(id, json!({ "model": model }), json!({"share": {"weight": weight}}));
     }
     let over = Arc::new(AtomicBool::new(false));
     let heavy = read_until(&io, "heavy", 64 << 10, &over);
     let light = read_singly(io.guest("light"), &over);
-    // On a busy machine the process itself may not run for a while.
-    eventually("the share is named", || verdict(&io, "light", "0.5")["cause"] == "share");
+    eventually("the share is named", || verdict(&io, "light", "1")["cause"] == "share");
     let text = io.stdout(&["top", "--once", "--seconds", "0.1"]);
     assert!(text.contains("weight") && text.contains(" 1000 "), "{text}");
     over.store(true, Ordering::Relaxed);
@@ -236,7 +231,7 @@ fn a_share_of_the_storage() {
     light.join().unwrap();
     assert!(DOCUMENT.contains("waits for its share of the storage: "));
     let text = io.stdout(&["why", "light", "--seconds", "0.1"]);
-    assert!(text.contains("Its share of the storage: weight 10; "), "{text}");
+    assert!(text.contains("Its share of the storage: weight 100; "), "{text}");
 }
 
 #[test]
