@@ -25,7 +25,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::process::{PROCESS_DEADLINE, Process};
+use testkit::process::{PROCESS_DEADLINE, Process, sharing_alone};
 
 pub const BLK: &str = env!("CARGO_BIN_EXE_ringway-blk");
 pub const NET: &str = env!("CARGO_BIN_EXE_ringway-net");
@@ -166,7 +166,8 @@ impl Io {
         let folder = folder();
         let control = folder.path().join("control");
         let text = control.to_str().unwrap().to_owned();
-        let process = ready(IO, &[&["--control", &text], options].concat());
+        let words = ["--control", &text];
+        let process = ready(IO, &[&words, options, sharing_alone(options)].concat());
         Self { process, folder, control }
     }
 
@@ -180,7 +181,11 @@ impl Io {
         let control = folder.path().join("control");
         let words = [IO, "--control", control.to_str().unwrap(), "--die-with-parent"];
         let (program, via) = via.split_first().unwrap();
-        Self { process: ready(program, &[via, &words, options].concat()), folder, control }
+        Self {
+            process: ready(program, &[via, &words, options, sharing_alone(options)].concat()),
+            folder,
+            control,
+        }
     }
 
     /// Starts a copy of the program as this user, who has no other processes.
@@ -191,7 +196,11 @@ impl Io {
         let words = [&program, "--control", control.to_str().unwrap(), "--die-with-parent"];
         let via = as_user(user);
         let via: Vec<_> = via.iter().map(String::as_str).collect();
-        Self { process: ready("setpriv", &[&via[..], &words].concat()), folder, control }
+        Self {
+            process: ready("setpriv", &[&via[..], &words, sharing_alone(&[])].concat()),
+            folder,
+            control,
+        }
     }
 
     pub fn caller(&self) -> Caller {

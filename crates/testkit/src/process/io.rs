@@ -7,6 +7,14 @@ use super::backend::wait_ready_byte;
 use super::{Process, Target, find_binary};
 use crate::error::{Error, Result};
 
+/// Returns options of a `ringway-io` that shares storages with no other process of this host, unless
+/// `options` name a folder for that.
+#[must_use]
+pub fn sharing_alone(options: &[&str]) -> &'static [&'static str] {
+    const OPTION: &str = "--share-folder";
+    if options.contains(&OPTION) { &[] } else { &[OPTION, "none"] }
+}
+
 /// A running `ringway-io`. Its control socket and the sockets of its disks are in a folder of the
 /// caller.
 #[derive(Debug)]
@@ -27,6 +35,7 @@ impl RingwayIo {
         let control = dir.join("io.sock");
         let mut command = Command::new(find_binary("ringway-io")?);
         command.arg("--control").arg(&control).args(["--restart-pause-max", "0"]).args(options);
+        command.args(sharing_alone(options));
         command.args(["--ready-fd", "1", "--die-with-parent"]).stdout(Stdio::piped());
         let mut process = Process::start(&mut command)?;
         wait_ready_byte(&mut process)?;

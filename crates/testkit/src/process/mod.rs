@@ -25,7 +25,7 @@ use crate::raw::guest::wait_readable;
 
 pub use backend::{Backend, StorageDaemon, Target};
 pub use find::{find_binary, find_tool};
-pub use io::RingwayIo;
+pub use io::{RingwayIo, sharing_alone};
 pub use net::RingwayNet;
 pub use port::Port;
 pub use program::{copy_program, write_script};

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::process::{Process, find_binary};
+use testkit::process::{Process, find_binary, sharing_alone};
 use testkit::raw::{Guest, Setup};
 
 /// The program under test.
@@ -36,7 +36,7 @@ impl Served {
     fn in_dir(dir: TempDir, control: PathBuf, options: &[&str]) -> Self {
         let mut command = Command::new(find_binary("ringway-io").unwrap());
         command.arg("--control").arg(&control).args(options);
-        command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
+        command.args(sharing_alone(options)).args(["--ready-fd", "1"]).stdout(Stdio::piped());
         let mut process = Process::start(&mut command).unwrap();
         let mut ready = [0];
         let result = process.child().stdout.take().unwrap().read_exact(&mut ready);
