@@ -16,7 +16,7 @@ use super::wire::{HEADER_BYTES, Message, Request, flags};
 use crate::error::{Error, Result};
 
 /// Default deadline for a reply. It is long, so that no test fails on a loaded machine.
-pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+pub const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Most descriptors in one message. The kernel's limit is higher; the protocol needs 8.
 const FDS_MAX: usize = 32;

@@ -20,7 +20,7 @@ const BLOCK: u64 = 7;
 const WRITER: (u64, u64) = (1000, 64);
 /// Writes numbers to blocks of the disk, reads each again, and notes what is wrong.
 const VERIFY: &str = "(n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); b=$((1000+n%64)); \
-     echo $n | dd of=/dev/vda bs=512 seek=$b conv=notrunc,fsync 2>/dev/null; \
+     echo $n | dd of=/dev/vda bs=512 seek=$b conv=notrunc,sync,fsync 2>/dev/null; \
      echo 3 >/proc/sys/vm/drop_caches; \
      r=$(dd if=/dev/vda bs=512 skip=$b count=1 2>/dev/null | tr -d '\\0'); \
      [ \"$r\" = $n ] || echo \"$n: $r\" >>/tmp/bad; \
