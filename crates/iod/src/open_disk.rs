@@ -3,12 +3,12 @@
 mod error;
 mod image_journal;
 mod model_storage;
+mod open_tree;
 mod overlay_memory;
 mod reference;
 mod storage_disks;
 mod tree;
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use disk::{Disk, FileDisk, FileOptions, OnFull, SmallBlocks};
 use model::spec::{CacheMode, DiskSpec};
-use overlay::OverlayDisk;
 
 pub use error::OpenError;
+pub(crate) use open_tree::OpenTree;
 pub(crate) use storage_disks::{StorageDisks, share_storages_in, use_profile};
 use tree::TreeOpener;
 pub(crate) use tree::{FileState, label};
@@ -27,30 +27,13 @@ pub use tree::{LowerImage, Sources, TreeFile};
 /// Prefix of the name of a socket without a path: `fd:3`.
 pub(crate) const CONNECTED: &str = "fd:";
 
-/// Opened disk, with the data that a successor needs.
+/// Opened disk.
 #[derive(Debug)]
 pub struct Opened {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// Descriptor of a memory disk's bytes.
-    pub memory: Option<Arc<OwnedFd>>,
-    /// Descriptor of the journal of the image at the top, if it is written.
-    pub journal: Option<Arc<OwnedFd>>,
-    /// Overlay of the disk, if it has one.
-    pub overlay: Option<Arc<OverlayDisk>>,
-    /// Files of the tree, top first.
-    pub files: Vec<TreeFile>,
-    /// The disk on the storages of its files.
-    pub(crate) storage_disks: Arc<StorageDisks>,
-    /// Identity of the golden image of the tree, if there is one. A successor must find the same.
-    pub golden_identity: Option<String>,
-    /// Images below the top.
-    pub images: Vec<LowerImage>,
-    /// Descriptors that were handed in, by their numbers in the spec. A successor opens its files
-    /// from them.
-    pub handed_in: BTreeMap<u32, OwnedFd>,
-    /// Notes for the caller of an attach, with remedies.
-    pub notes: Vec<String>,
+    /// Its tree, with the data that a successor needs.
+    pub(crate) tree: OpenTree,
     /// Reason not to attach the disk. A disk that is served goes on: its image may be about to lose
     /// the reference.
     pub refusal: Option<OpenError>,

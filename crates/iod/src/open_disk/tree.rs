@@ -18,10 +18,10 @@ use image::vhd::DiskType;
 use mapped::{LayerOptions, MappedDisk, READ_ONLY_JOURNAL};
 use memory::{Mapping, MemoryError};
 use model::spec::{Backend, BlockSize, CacheMode, DiskSpec, FileRef};
-use overlay::OverlayDisk;
 
 use super::image_journal::{self, ImageJournal};
 use super::model_storage::{ModelStorage, open_bytes};
+use super::open_tree::OpenTree;
 use super::reference::{self, Comparison};
 use super::storage_disks::StorageDisks;
 use super::{OpenError, Opened, in_blocks};
@@ -69,14 +69,7 @@ pub(super) struct TreeOpener<'a> {
     sources: Sources,
     /// Open files of another process, top first: one for each file of the tree, or none at all.
     open_files: std::vec::IntoIter<(OwnedFd, FileState)>,
-    files: Vec<TreeFile>,
-    storage_disks: Arc<StorageDisks>,
-    images: Vec<LowerImage>,
-    memory: Option<Arc<OwnedFd>>,
-    journal: Option<Arc<OwnedFd>>,
-    overlay: Option<Arc<OverlayDisk>>,
-    golden_identity: Option<String>,
-    notes: Vec<String>,
+    tree: OpenTree,
     refusal: Option<OpenError>,
     /// True if raw files may begin like other images.
     is_raw_stated: bool,
@@ -95,26 +88,11 @@ impl<'a> TreeOpener<'a> {
         open_files: Vec<(OwnedFd, FileState)>,
     ) -> Self {
         let open_files = open_files.into_iter();
-        let (files, images, memory, journal, overlay) = Default::default();
-        let (golden_identity, notes, refusal) = Default::default();
         let is_raw_stated = spec.format.is_some() || open_files.len() > 0;
         let given = sources.storage_disks.clone();
         let storage_disks = given.unwrap_or_else(|| StorageDisks::new(&spec.id, spec.share));
-        Self {
-            spec,
-            sources,
-            open_files,
-            files,
-            storage_disks,
-            images,
-            memory,
-            journal,
-            overlay,
-            golden_identity,
-            notes,
-            refusal,
-            is_raw_stated,
-        }
+        let tree = OpenTree::new(spec, storage_disks);
+        Self { spec, sources, open_files, tree, refusal: None, is_raw_stated }
     }
 
     /// Opens the tree. If its top is a leaf, the guest sees at most `told` bytes of it.
@@ -126,37 +104,15 @@ impl<'a> TreeOpener<'a> {
         let disk = in_blocks(disk, spec.block_bytes());
         self.refuse_same_file()?;
         if let (Backend::File(_), false, None, Some(file)) =
-            (&spec.backend, spec.read_only, &self.refusal, self.files.first())
+            (&spec.backend, spec.read_only, &self.refusal, self.tree.files.first())
         {
             signature::mark(&file.disk);
         }
-        let Self {
-            sources,
-            files,
-            storage_disks,
-            images,
-            memory,
-            journal,
-            overlay,
-            golden_identity,
-            ..
-        } = self;
-        let (notes, refusal) = (self.notes, self.refusal);
-        let mut handed_in = sources.files;
-        handed_in.retain(|fd, _| spec.backend.files().any(|name| *name == FileRef::Fd { fd: *fd }));
-        Ok(Opened {
-            disk,
-            memory,
-            journal,
-            overlay,
-            files,
-            storage_disks,
-            golden_identity,
-            images,
-            handed_in,
-            notes,
-            refusal,
-        })
+        let Self { sources, mut tree, refusal, .. } = self;
+        tree.handed_in = sources.files;
+        let is_named = |fd: u32| spec.backend.files().any(|name| *name == FileRef::Fd { fd });
+        tree.handed_in.retain(|fd, _| is_named(*fd));
+        Ok(Opened { disk, tree, refusal })
     }
 
     /// Opens a node with all below it.
@@ -182,22 +138,22 @@ impl<'a> TreeOpener<'a> {
                     Some(preserved) => MemoryDisk::adopt(preserved, block_size, !writable)?,
                     None => MemoryDisk::new(*size, block_size, !writable)?,
                 };
-                self.memory = Some(Arc::clone(disk.file()));
+                self.tree.memory = Some(Arc::clone(disk.file()));
                 Arc::new(disk)
             }
             Backend::Model(model) => {
                 let storage = ModelStorage::find(model)?;
                 let disk = open_bytes(self.spec, model, self.sources.memory.take())?;
                 disk.delay(&storage.device);
-                self.notes.extend(self.storage_disks.schedule_on_model(&disk, storage));
-                self.memory = Some(Arc::clone(disk.handover().0));
+                self.tree.notes.extend(self.tree.storage_disks.schedule_on_model(&disk, storage));
+                self.tree.memory = Some(Arc::clone(disk.handover().0));
                 Arc::new(disk)
             }
             Backend::Golden(image) => {
                 let disk = golden::open(image, block_size)?;
-                self.golden_identity = Some(disk.identity().to_owned());
-                self.notes.extend(disk.problem());
-                self.notes.extend(disk.digest_problem());
+                self.tree.backend.set_golden_identity(disk.identity().to_owned());
+                self.tree.notes.extend(disk.problem());
+                self.tree.notes.extend(disk.digest_problem());
                 Arc::new(disk)
             }
             Backend::Overlay { base, ram, overflow, overflow_size } => {
@@ -214,7 +170,7 @@ impl<'a> TreeOpener<'a> {
                 let reused = if writable { None } else { self.reuse_image(node) };
                 let disk = reused.map_or_else(|| self.image(node, writable, told), Ok)?;
                 if !writable {
-                    self.images.push(LowerImage { backend: node.clone(), disk: disk.clone() });
+                    self.tree.images.push(LowerImage { backend: node.clone(), disk: disk.clone() });
                 }
                 disk
             }
@@ -229,7 +185,7 @@ impl<'a> TreeOpener<'a> {
         if signature.is_image() && !self.is_raw_stated && !signature::is_marked(disk) {
             self.refusal.get_or_insert(OpenError::FormatNotStated { name, advice });
         } else {
-            self.notes.push(format!("{name} is served as a raw image and {advice}"));
+            self.tree.notes.push(format!("{name} is served as a raw image and {advice}"));
         }
     }
 
@@ -239,10 +195,10 @@ impl<'a> TreeOpener<'a> {
         let disk = self.sources.images.iter().find(is_it)?.disk.clone();
         let reused = &self.sources.reused;
         let files = node.files().filter_map(|name| reused.iter().find(|file| file.name == *name));
-        self.files.extend(files.cloned());
+        self.tree.files.extend(files.cloned());
         for below in node.nodes().skip(1) {
             let known = self.sources.images.iter().find(|image| image.backend == *below);
-            self.images.extend(known.cloned());
+            self.tree.images.extend(known.cloned());
         }
         Some(disk)
     }
@@ -290,7 +246,7 @@ impl<'a> TreeOpener<'a> {
         let disk = disk.map_err(image_error)?;
         match reference::compare(node, name, disk.reference(), backing) {
             Comparison::Same => {}
-            Comparison::Differs(note) => self.notes.push(note),
+            Comparison::Differs(note) => self.tree.notes.push(note),
             Comparison::NoBacking(error) => drop(self.refusal.get_or_insert(error)),
         }
         Ok(Arc::new(disk))
@@ -330,7 +286,7 @@ impl<'a> TreeOpener<'a> {
             }
         };
         let mapping = Mapping::file(fd.as_fd(), bytes).map_err(&error)?;
-        self.journal = Some(Arc::new(fd));
+        self.tree.journal = Some(Arc::new(fd));
         Ok(Arc::new(mapping))
     }
 }

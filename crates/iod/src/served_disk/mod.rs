@@ -22,7 +22,6 @@ mod session_thread;
 mod stuck;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod verbs;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -39,7 +38,7 @@ pub use self::error::ServedDiskError;
 use self::nbd::NbdExport;
 pub use self::nbd::NbdExportError;
 use crate::deadline::run_with_deadline;
-use crate::open_disk::{Opened, Sources, open_again};
+use crate::open_disk::{OpenTree, Opened, Sources, open_again};
 use crate::pool::Pool;
 pub(crate) use fence::FenceWaiter;
 pub(crate) use poll::{PollOverrides, policy};
@@ -50,7 +49,6 @@ use session_thread::DiskSessionThread;
 pub use session_thread::SocketRole;
 use stuck::AbandonedIo;
 pub use stuck::{StuckError, StuckStorage};
-pub(crate) use tree::ServedTree;
 
 /// One opened disk behind its socket.
 #[derive(Debug)]
@@ -61,7 +59,7 @@ pub struct ServedDisk {
     /// Handle on `disk` that replaces the tree behind it.
     replaceable: Arc<Replaceable>,
     /// Present tree. The spec tells the first one.
-    tree: Mutex<Arc<ServedTree>>,
+    tree: Mutex<Arc<OpenTree>>,
     /// Listening socket for front-ends.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<BlkDevice>,
@@ -154,7 +152,7 @@ impl ServedDisk {
         listener: Option<Arc<Listener>>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let (disk, tree) = ServedTree::new(spec.backend.clone(), opened);
+        let Opened { disk, tree, .. } = opened;
         let replaceable = Arc::new(Replaceable::new(disk));
         let disk: Arc<dyn Disk> = replaceable.clone();
         let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
@@ -246,7 +244,7 @@ impl ServedDisk {
     }
 
     /// Returns the present tree.
-    pub(crate) fn tree(&self) -> Arc<ServedTree> {
+    pub(crate) fn tree(&self) -> Arc<OpenTree> {
         Arc::clone(&lock(&self.tree))
     }
 

@@ -11,7 +11,7 @@ use mapped::VhdHead;
 use model::image::ImageFormat;
 use model::spec::Backend;
 
-use super::ServedTree;
+use crate::open_disk::OpenTree;
 
 /// Alignment of reads that is enough for direct I/O on every storage.
 const ALIGNMENT: usize = 4096;
@@ -34,7 +34,7 @@ impl NewImage {
     /// # Errors
     /// Such an image cannot lie over the tree.
     pub(super) fn over(
-        tree: &ServedTree,
+        tree: &OpenTree,
         format: ImageFormat,
         size: u64,
     ) -> Result<Self, ImageError> {

@@ -35,12 +35,12 @@ use vhost_user::{
 
 use super::session_backend::DiskSessionBackend;
 use super::session_thread::signal;
-use super::{FrontEnd, ServedDisk, ServedDiskError, ServedTree, lock};
+use super::{FrontEnd, ServedDisk, ServedDiskError, lock};
 use crate::deadline::run_with_deadline;
 use crate::handover::BrokenRingState;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::message_boundary::{missed_deadline, wait_message_boundary};
-use crate::open_disk::{self, FileState, TreeFile};
+use crate::open_disk::{self, FileState, OpenTree, TreeFile};
 use crate::pool::Pool;
 
 /// Age of a request above which its storage counts as hung. Other guests must not wait for it.
@@ -51,7 +51,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct QuiescedDisk {
     session: Option<Box<SessionState>>,
     /// Tree that is handed over.
-    tree: Arc<ServedTree>,
+    tree: Arc<OpenTree>,
 }
 
 /// Formats of a disk's handover data.

@@ -22,9 +22,9 @@ use model::spec::{Backend, BlockSize, DiskSpec};
 
 use super::new_image::NewImage;
 use super::queues::StartedRings;
-use super::{ServedDisk, ServedDiskError, ServedTree, lock};
+use super::{ServedDisk, ServedDiskError, lock};
 use crate::deadline::run_with_deadline;
-use crate::open_disk::Sources;
+use crate::open_disk::{OpenTree, Opened, Sources};
 
 /// Longest wait of guests for a replacement, or for new channels.
 pub(super) const DRAIN_WITHIN: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(super) const DRAIN_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Replacement {
     served_disk: Arc<ServedDisk>,
     disk: Arc<dyn Disk>,
-    tree: Arc<ServedTree>,
+    tree: Arc<OpenTree>,
     /// Image that was created for it, and is removed if it is not used.
     created: Option<PathBuf>,
 }
@@ -95,7 +95,7 @@ impl ServedDisk {
     ) -> Result<Replacement, ServedDiskError> {
         let known = self.geometry();
         let block_size = Some(BlockSize::Bytes(known.block_size));
-        let spec = DiskSpec { backend: backend.clone(), block_size, ..self.spec.clone() };
+        let spec = DiskSpec { backend, block_size, ..self.spec.clone() };
         spec.validate()?;
         let sources = sources.map_err(|source| ServedDiskError::Os { action: "open", source })?;
         let opened = Self::open_disk(&spec, sources, None)?;
@@ -107,7 +107,7 @@ impl ServedDisk {
             let (found, known) = (text(found), text(known));
             return Err(ServedDiskError::OtherGeometry { found, known });
         }
-        let (disk, tree) = ServedTree::new(backend, opened);
+        let Opened { disk, tree, .. } = opened;
         let (served_disk, tree) = (Arc::clone(self), Arc::new(tree));
         Ok(Replacement { served_disk, disk, tree, created: None })
     }

@@ -106,7 +106,7 @@ fn open(preserved_disk: &PreservedDisk, sources: Sources) -> Result<Opened, Serv
 fn check(preserved_disk: &PreservedDisk, opened: &Opened) -> Result<(), ServedDiskError> {
     let told = preserved_disk.file_identities();
     let is_same = |(at, file): &(usize, &TreeFile)| told.get(*at) == Some(&file.identity.into());
-    let replaced = opened.files.iter().enumerate().find(|file| !is_same(file));
+    let replaced = opened.tree.files.iter().enumerate().find(|file| !is_same(file));
     // Old records tell no identity.
     if let (false, Some((_, file))) = (told.is_empty(), replaced) {
         return Err(ServedDiskError::Replaced { path: label(&file.name) });

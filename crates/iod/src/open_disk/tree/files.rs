@@ -63,7 +63,7 @@ impl TreeOpener<'_> {
                 return Err(OpenError::ReadOnlyFile { name: name.clone() });
             }
             let reused = reused.clone();
-            self.files.push(reused.clone());
+            self.tree.files.push(reused.clone());
             return Ok(reused.disk);
         }
         let mut options = options(self.spec, label(name), !writable);
@@ -100,15 +100,15 @@ impl TreeOpener<'_> {
         };
         let disk = Arc::new(fenced(disk, self.spec));
         let identity = disk.identity()?;
-        self.notes.extend(self.storage_disks.schedule(&disk, name));
-        self.files.push(TreeFile { name: name.clone(), disk: Arc::clone(&disk), identity });
+        self.tree.notes.extend(self.tree.storage_disks.schedule(&disk, name));
+        self.tree.files.push(TreeFile { name: name.clone(), disk: Arc::clone(&disk), identity });
         Ok(disk)
     }
 
     /// Reads the footer of a VHD of the tree.
     pub(super) fn vhd_head(&self, name: &FileRef) -> Result<VhdHead, OpenError> {
         let is_it = |file: &&TreeFile| file.name == *name;
-        let known = self.files.iter().chain(&self.sources.reused).find(is_it);
+        let known = self.tree.files.iter().chain(&self.sources.reused).find(is_it);
         let fd = match (known, self.open_files.as_slice().first(), name) {
             (Some(file), ..) => Arc::clone(file.disk.handover().0),
             (None, Some((fd, _)), _) => Arc::new(duplicate(fd.as_fd(), name)?),
@@ -126,8 +126,9 @@ impl TreeOpener<'_> {
 
     /// Refuses a tree with one file under two names: it would change below itself.
     pub(super) fn refuse_same_file(&self) -> Result<(), OpenError> {
-        for (at, file) in self.files.iter().enumerate() {
-            let above = self.files.iter().take(at).find(|above| above.identity == file.identity);
+        for (at, file) in self.tree.files.iter().enumerate() {
+            let above =
+                self.tree.files.iter().take(at).find(|above| above.identity == file.identity);
             if let Some(above) = above {
                 let (first, second) = (above.name.clone(), file.name.clone());
                 return Err(OpenError::SameFile { first, second });

@@ -41,7 +41,7 @@ impl TreeOpener<'_> {
         if self.sources.journal_in_file {
             let note = "the writes of the disk end with this process; run it with --supervise to \
                         keep them over a crash";
-            self.notes.push(note.into());
+            self.tree.notes.push(note.into());
         }
         let options = OverlayOptions {
             name: format!("the overlay of disk {}", self.spec.id).into(),
@@ -52,7 +52,7 @@ impl TreeOpener<'_> {
         };
         let disk = Arc::new(OverlayDisk::new(base, overflow, options, preserved)?);
         overlay_memory::add(&disk);
-        self.overlay = Some(Arc::clone(&disk));
+        self.tree.overlay = Some(Arc::clone(&disk));
         Ok(disk)
     }
 }
