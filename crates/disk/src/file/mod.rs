@@ -226,6 +226,11 @@ impl FileDisk {
         self
     }
 
+    /// Returns whether the file's bytes are in memory: it is on tmpfs or ramfs.
+    pub fn is_in_memory(&self) -> bool {
+        self.image_info.is_in_memory
+    }
+
     /// Returns the count of requests that wait for space on this storage: those of its own channels, and
     /// those that layers above add.
     pub fn room_waits(&self) -> &Arc<RoomWaits> {

@@ -49,6 +49,18 @@ fn attach(io: &Io, id: &str, backend: Value) {
 }
 
 #[test]
+fn an_overflow_file_in_memory_is_told() {
+    let io = Io::start();
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut spec = io.spec("d", overlay(&io, json!({"file": base(&io)})));
+    spec["backend"]["overlay"]["overflow"] = json!(folder.path().join("over"));
+    spec["cache"] = json!("writeback");
+    let reply = io.caller().call("disk.attach", spec).unwrap();
+    let note = reply["notes"][0].as_str().unwrap();
+    assert!(note.contains("is in memory (tmpfs)") && note.contains("on a disk"), "{note}");
+}
+
+#[test]
 fn writes_survive_kills_and_upgrades_until_a_reset() {
     for golden in [false, true] {
         let mut io = Io::start();

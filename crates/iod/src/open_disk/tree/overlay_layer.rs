@@ -34,7 +34,15 @@ impl TreeOpener<'_> {
                 {
                     overlay::create_file(path).map_err(DiskError::os("create", path))?;
                 }
-                Some((self.open_file(name, true, Use::Overflow)?, label(name)))
+                let file = self.open_file(name, true, Use::Overflow)?;
+                if file.is_in_memory() {
+                    let note = format!(
+                        "the overflow file {name} is in memory (tmpfs), so what it takes comes on \
+                         top of `ram`; choose a folder on a disk"
+                    );
+                    self.tree.notes.push(note);
+                }
+                Some((file, label(name)))
             }
         };
         let base = self.node(base, false, told)?;
