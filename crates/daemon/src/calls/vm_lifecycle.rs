@@ -105,6 +105,9 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
             None => Err(OpError::Refused(Refusal::NotImplemented)),
         },
     };
+    // A client that has waited for the end of the call finds the times of the boot, and no stage of a
+    // boot that ended.
+    record_boots(&ctx.app, [vm]);
     ended.map_err(|error| {
         let of_disk = match &error {
             OpError::Refused(why) if makes_domain(op) => refused_disk(&ctx, &machine, why),
@@ -112,10 +115,6 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
         };
         failed(&ctx.app.db, error, &of_disk.unwrap_or(about))
     })?;
-    if makes_domain(op) {
-        // A client that has waited for the end of the call finds its times.
-        record_boots(&ctx.app, [vm]);
-    }
     Ok(nothing())
 }
 
