@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use xenapi::Date;
 
@@ -33,6 +33,12 @@ impl Clock {
         date_of((self.wall)())
     }
 
+    /// Returns the wall-clock time so long ago, for clients.
+    pub fn date_before(&self, ago: Duration) -> Date {
+        let now = (self.wall)();
+        date_of(now.checked_sub(ago).unwrap_or(now))
+    }
+
     /// Returns the monotonic time for ages and deadlines.
     pub fn now(&self) -> Instant {
         (self.steady)()
@@ -47,7 +53,7 @@ impl fmt::Debug for Clock {
 
 /// Converts a time to the date type of the API.
 pub fn date_of(time: SystemTime) -> Date {
-    let seconds = |since: std::time::Duration| i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    let seconds = |since: Duration| i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Date(seconds(since)),
         Err(before) => Date(-seconds(before.duration())),

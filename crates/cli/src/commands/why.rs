@@ -1,5 +1,6 @@
 //! `ringway why WHAT`: explains why a disk, a NIC or a virtual machine is slow.
 
+mod boot;
 mod disk;
 mod machine;
 mod nic;
@@ -14,6 +15,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::sockets::SocketOptions;
+use boot::Boot;
 use machine::{Device, Machine, Query};
 use processes::Processes;
 use report::Report;
@@ -22,7 +24,7 @@ use report::Report;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ringway why d1
-  ringway why vm=web                             (all disks and NICs of a VM of ringwayd)
+  ringway why vm=web                             (the boot, all disks and NICs of a VM of ringwayd)
   ringway why vbd=UUID                           (one disk of a VM; vif=UUID: one NIC)
   ringway why d1 --control /run/x/io.sock --seconds 10
   ringway why d1 --format json | jq -r .verdict.cause
@@ -35,6 +37,9 @@ storage repository and one for all networks.
 The verdict compares two samples, so it describes the present. Earlier slow requests come from the
 flight recorder, which stores requests that took over 10 ms and ten medians, and the slowest of
 each minute. Works while the storage hangs.
+
+For a VM, the first line tells where the time of its last boot went, or, while it starts, what it waits
+for. A VM that waits for its start has that line alone.
 
 Exit code 1 if the disk, NIC or VM does not exist, or is not served.")]
 pub(crate) struct Why {
@@ -103,28 +108,38 @@ impl Why {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Prints the verdict on each device of a VM, all for the same time.
+    /// Prints a line on the boot of a VM, and the verdict on each of its devices, all for the same time.
     async fn explain_machine(&self, machine: &Machine) -> anyhow::Result<ExitCode> {
-        let mut processes = Processes::sample(&self.sockets).await?;
         let ids: Vec<_> = machine.devices.iter().map(|device| device.uuid.as_str()).collect();
-        let reports = processes.observe(&ids, self.seconds).await?;
+        let reports = if machine.waits {
+            // Nothing serves its devices yet, and perhaps no process runs.
+            Vec::new()
+        } else {
+            Processes::sample(&self.sockets).await?.observe(&ids, self.seconds).await?
+        };
         let all: Vec<_> = machine.devices.iter().zip(&reports).collect();
         let mut output = std::io::stdout().lock();
         match self.format {
             Format::Json => {
                 let devices: Vec<Value> =
                     all.iter().map(|(device, report)| value(device, report.as_ref())).collect();
-                let machine = json!({ "uuid": machine.uuid, "name": machine.name });
-                writeln!(output, "{}", json!({ "vm": machine, "devices": devices }))?;
+                let vm = json!({ "uuid": machine.uuid, "name": machine.name });
+                let boot = machine.boot.as_ref().map(Boot::json);
+                writeln!(output, "{}", json!({ "vm": vm, "boot": boot, "devices": devices }))?;
             }
             Format::Text => {
+                if let Some(boot) = &machine.boot {
+                    writeln!(output, "{}", boot.text(&machine.name))?;
+                }
                 for (device, report) in &all {
                     let text = report
                         .as_ref()
                         .map_or_else(|| device.not_served() + "\n", Report::verdict_text);
                     writeln!(output, "{}:\n{text}", device.name)?;
                 }
-                writeln!(output, "The evidence: ringway why vbd=UUID, ringway why vif=UUID")?;
+                if !machine.waits {
+                    writeln!(output, "The evidence: ringway why vbd=UUID, ringway why vif=UUID")?;
+                }
             }
         }
         let is_whole = all.iter().all(|(device, report)| report.is_some() || !device.attached);

@@ -122,6 +122,9 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
     let output = ringway(&run, &["why", "vm=web"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
+    // The simulated guest has no agent.
+    let starts = "web starts: it waits for the agent of its guest, for ";
+    assert!(text.starts_with(starts), "{text}");
     assert!(text.contains(&format!("{first} is idle")), "{text}");
     assert!(text.contains(&format!("({second}) is plugged, but no ringway-io")), "{text}");
     io.attach(&second, json!({"null": 1 << 20}), json!({}));
@@ -129,6 +132,7 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
         let text = stdout(&run, &["why", &format!("vm={name}"), "--format", "json"]);
         let report: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(report["vm"], json!({"name": "web", "uuid": web}));
+        assert_eq!(report["boot"]["stage"], "guest", "{report}");
         let causes: Vec<_> = report["devices"].as_array().unwrap().iter().collect();
         assert_eq!(causes.len(), 2, "{report}");
         assert_eq!(
@@ -156,4 +160,6 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
     let text = error(&run, &["why", &format!("vbd={second}")]);
     assert!(text.contains("is not plugged") && text.contains("xe vbd-plug"), "{text}");
     assert!(stdout(&run, &["why", "vm=web"]).contains("is not plugged"));
+    xe(&["vm-shutdown", "vm=web", "--force"]);
+    assert!(error(&run, &["why", "vm=web"]).contains("VM web is halted"));
 }

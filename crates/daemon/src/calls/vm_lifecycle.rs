@@ -23,7 +23,7 @@ use crate::ops::run::{
     OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of,
     no_slow_precheck, run_vm_op,
 };
-use crate::records::boot_times::record_boot_times;
+use crate::records::boot_times::record_boots;
 use crate::records::fields::{flag, reference, references};
 use crate::records::machine_config::makes_domain;
 use crate::records::{bootable, machine_config};
@@ -105,6 +105,9 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
             None => Err(OpError::Refused(Refusal::NotImplemented)),
         },
     };
+    // A client that has waited for the end of the call finds the times of the boot, and no stage of a
+    // boot that ended.
+    record_boots(&ctx.app, [vm]);
     ended.map_err(|error| {
         let of_disk = match &error {
             OpError::Refused(why) if makes_domain(op) => refused_disk(&ctx, &machine, why),
@@ -112,9 +115,6 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
         };
         failed(&ctx.app.db, error, &of_disk.unwrap_or(about))
     })?;
-    if makes_domain(op) {
-        record_boot_times(&ctx.app, vm);
-    }
     Ok(nothing())
 }
 

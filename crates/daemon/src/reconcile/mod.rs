@@ -51,7 +51,7 @@ use crate::db::{Ref, View};
 use crate::ops::message::{MessageDraft, create_message};
 use crate::ops::pending_op::PendingOp;
 use crate::ops::run::{OpCaller, VmOpRequest, run_vm_op};
-use crate::records::boot_times::{record_boot_stages, record_boot_times};
+use crate::records::boot_times::{follow_boots, forget_stages, learn_boot_stages};
 use crate::records::fields::int;
 use crate::records::machine_config;
 use guest_poller::GuestPoller;
@@ -67,6 +67,8 @@ const LEFT_AFTER: [u64; 7] = [0, 1, 2, 4, 8, 16, 32];
 pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) {
     let end = Instant::now() + BEGIN_DEADLINE;
     let same_boot = autostart::same_boot(app, boot);
+    forget_stages(app);
+    tokio::spawn(follow_boots(app.clone()));
     // Read these now: later pending ops belong to this daemon.
     let starts = pending_ops::starts(app);
     let mut storage = sr_connect::all(app);
@@ -199,9 +201,8 @@ async fn follow(app: Arc<AppState>, guests: Arc<GuestPoller>, mut events: Receiv
                 DomainEvent::Unplugged { vm } => left(&app, vm).await,
                 DomainEvent::GuestReady { vm } => {
                     app.machines.guest_ready(vm);
-                    record_boot_times(&app, vm);
                     guests.ask(&app, vm);
-                    record_boot_stages(&app, vm).await;
+                    learn_boot_stages(&app, vm).await;
                 }
             }
         });

@@ -1,17 +1,20 @@
-//! Where the time of a VM's boot went, in its metrics.
+//! Where the time of a VM's boot goes, in its metrics.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::{SrId, VmId};
 use model::report::DriverStarts;
 use tokio::time::timeout;
+use toolstack::machines::BootTimes;
 use xenapi::ApiError;
 use xenapi::table::{sr, vbd, vdi, vm, vm_metrics};
 
 use super::fields::{flag, map, pairs, reference, references, uuid};
 use crate::app::AppState;
-use crate::db::{Tx, View};
+use crate::clock::Clock;
+use crate::db::{Ref, Tx, View};
 
 /// Keys of `VM_metrics.other_config`, in milliseconds: wait for a place among the machines that boot;
 /// from then until the CPUs run; from then until the guest's agent answered. The last three are parts of
@@ -24,29 +27,54 @@ const KEYS: [&str; 6] = [
     "boot-kernel-ms",
     "boot-services-ms",
 ];
+/// Keys of the part that has not ended, and of its beginning. A VM that does not boot has none.
+const STAGE_KEYS: [&str; 2] = ["boot-stage", "boot-stage-since"];
 /// Longest wait for the report of a datapath.
 const STATS_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Records the times of a VM's last boot. Parts that have not ended are removed. A VM that this process
-/// has not booted keeps what is recorded.
-pub(crate) fn record_boot_times(app: &AppState, vm: VmId) {
-    let Some(times) = app.machines.boot_times(vm) else { return };
-    let stages = times.stages;
-    let values = [
-        Some(times.place),
-        times.devices,
-        times.guest,
-        stages.and_then(|stages| stages.firmware),
-        stages.map(|stages| stages.kernel),
-        stages.map(|stages| stages.services),
-    ];
-    // The VM may be destroyed meanwhile.
-    let _ = app.db.write_observed(|tx| record(tx, vm, values));
+/// Follows the boots of all VMs.
+pub(crate) async fn follow_boots(app: Arc<AppState>) {
+    loop {
+        let changed = app.machines.boot_changes().await;
+        record_boots(&app, changed);
+    }
 }
 
-/// Asks the datapaths when drivers began to use the disks of a VM that has booted, and records the
+/// Records the present times of boots. A VM that this process has not booted keeps the times that are
+/// recorded.
+pub(crate) fn record_boots(app: &AppState, all: impl IntoIterator<Item = VmId>) {
+    let written = app.db.write_observed(|tx| {
+        for vm in all {
+            // Read within the change, so that later times are written later.
+            let times = app.machines.boot_times(vm);
+            // The VM may be destroyed meanwhile.
+            let _ = record(tx, vm, times, &app.clock);
+        }
+        Ok(())
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "cannot record the times of boots");
+    }
+}
+
+/// Removes the stages of boots that a former daemon has followed. The guests may boot still, but their
+/// times are lost.
+pub(crate) fn forget_stages(app: &AppState) {
+    let _ = app.db.write_observed(|tx| {
+        let all: Vec<Ref> =
+            tx.view().all(&vm_metrics::CLASS).map(|one| one.reference().clone()).collect();
+        for metrics in all {
+            let mut config = pairs(&tx.view(), &metrics, vm_metrics::Field::other_config)?;
+            STAGE_KEYS.iter().for_each(|key| drop(config.remove(*key)));
+            tx.set(&metrics, vm_metrics::Field::other_config, map(config))?;
+        }
+        Ok(())
+    });
+}
+
+/// Asks the datapaths when drivers began to use the disks of a VM that has booted, which tells the
 /// stages of its boot.
-pub(crate) async fn record_boot_stages(app: &AppState, vm: VmId) {
+pub(crate) async fn learn_boot_stages(app: &AppState, vm: VmId) {
     // The VM may be destroyed meanwhile.
     let disks = app.db.read(|view| attached_disks(view, vm)).unwrap_or_default();
     let mut starts: Vec<DriverStarts> = Vec::new();
@@ -63,7 +91,6 @@ pub(crate) async fn record_boot_stages(app: &AppState, vm: VmId) {
     if let Some((first, last)) = ago {
         let ago = [first, last].map(|s| Duration::try_from_secs_f64(s).unwrap_or_default());
         app.machines.driver_starts(vm, ago);
-        record_boot_times(app, vm);
     }
 }
 
@@ -85,14 +112,36 @@ fn attached_disks(view: &View<'_>, vm: VmId) -> Result<Vec<(String, SrId)>, ApiE
 fn record(
     tx: &mut Tx<'_>,
     vm: VmId,
-    values: [Option<Duration>; KEYS.len()],
+    times: Option<BootTimes>,
+    clock: &Clock,
 ) -> Result<(), ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
     let metrics = reference(&tx.view(), &machine, vm::Field::metrics)?;
     let mut config = pairs(&tx.view(), &metrics, vm_metrics::Field::other_config)?;
-    for (key, value) in KEYS.into_iter().zip(values) {
+    let mut put = |key: &str, value: Option<String>| {
         config.remove(key);
-        config.extend(value.map(|value| (key.to_owned(), value.as_millis().to_string())));
+        config.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    if let Some(times) = times {
+        let values = parts(&times).map(|part| part.map(|part| part.as_millis().to_string()));
+        KEYS.into_iter().zip(values).for_each(|(key, value)| put(key, value));
     }
+    let [stage, since] = STAGE_KEYS;
+    let waits = times.and_then(|times| times.waits);
+    put(stage, waits.map(|(stage, _)| stage.name().to_owned()));
+    put(since, waits.map(|(_, ago)| clock.date_before(ago).to_string()));
     tx.set(&metrics, vm_metrics::Field::other_config, map(config))
+}
+
+/// Returns the parts of a boot that have ended, in the order of [`KEYS`].
+fn parts(times: &BootTimes) -> [Option<Duration>; KEYS.len()] {
+    let BootTimes { place, devices, guest, stages, .. } = *times;
+    [
+        place,
+        devices,
+        guest,
+        stages.and_then(|stages| stages.firmware),
+        stages.map(|stages| stages.kernel),
+        stages.map(|stages| stages.services),
+    ]
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::admission::StepLimits;
 use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
-use toolstack::machines::{self, Machines};
+use toolstack::machines::{self, CpuTime, Drivers, HostCpus, Machines};
 use toolstack::sim::{self, Sim};
 use toolstack::sr::sim::SimSr;
 use toolstack::store::MemoryStore;
@@ -41,6 +41,16 @@ pub(crate) struct TestApp {
     pub(crate) store: MemoryStore,
     /// Simulated host.
     pub(crate) sim: Arc<Sim>,
+}
+
+/// Host whose CPUs are never idle.
+#[derive(Debug)]
+struct BusyCpus;
+
+impl HostCpus for BusyCpus {
+    fn read(&self) -> CpuTime {
+        CpuTime::default()
+    }
 }
 
 /// Longest time for a call to an SR. Calls that work return at once.
@@ -102,15 +112,28 @@ impl TestApp {
 
     /// Creates an application with these users in addition to the root of the host.
     pub(crate) async fn with_users(users: Users) -> Self {
-        Self::built(Hands::default(), MemoryStore::default(), Sim::new(), users).await
+        Self::built(Hands::default(), MemoryStore::default(), Sim::new(), users, None).await
+    }
+
+    /// Creates an application on a busy host, where one VM boots at a time.
+    pub(crate) async fn busy() -> Self {
+        let users = Users::File("/nowhere/password".into());
+        let cpus = Some(Arc::new(BusyCpus) as Arc<dyn HostCpus>);
+        Self::built(Hands::default(), MemoryStore::default(), Sim::new(), users, cpus).await
     }
 
     /// Creates an application with this stored state and simulated host.
     pub(crate) async fn of(hands: Hands, store: MemoryStore, sim: Arc<Sim>) -> Self {
-        Self::built(hands, store, sim, Users::File("/nowhere/password".into())).await
+        Self::built(hands, store, sim, Users::File("/nowhere/password".into()), None).await
     }
 
-    async fn built(hands: Hands, store: MemoryStore, sim: Arc<Sim>, users: Users) -> Self {
+    async fn built(
+        hands: Hands,
+        store: MemoryStore,
+        sim: Arc<Sim>,
+        users: Users,
+        cpus: Option<Arc<dyn HostCpus>>,
+    ) -> Self {
         let opened = Persistence::open(
             Box::new(store.clone()),
             random::bytes,
@@ -127,10 +150,12 @@ impl TestApp {
             state: "/nowhere".into(),
             certificate: "-----BEGIN CERTIFICATE-----".to_owned(),
         };
-        let drivers = sim::drivers(&sim);
+        let boots = if cpus.is_some() { 1 } else { StepLimits::default().boots };
+        let drivers = Drivers { cpus, ..sim::drivers(&sim) };
         let first_domid = first_domid(&db);
         let work = machines::MachinesConfig {
             first_domid,
+            limits: StepLimits { boots, ..StepLimits::default() },
             ..machines::MachinesConfig::new("/nowhere".into())
         };
         let clock = hands.clock();

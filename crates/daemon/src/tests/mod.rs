@@ -2,6 +2,7 @@
 
 mod addresses;
 pub(crate) mod app;
+mod boot_times;
 mod calibration;
 mod coalesce;
 mod config;

@@ -54,7 +54,15 @@ pub(crate) fn life<T>(run: impl Future<Output = T>) -> T {
 
 impl SimulatedHost {
     pub(crate) async fn new() -> Self {
-        let test_app = TestApp::new().await;
+        Self::on(TestApp::new().await).await
+    }
+
+    /// Creates a busy host, where one VM boots at a time.
+    pub(crate) async fn busy() -> Self {
+        Self::on(TestApp::busy().await).await
+    }
+
+    async fn on(test_app: TestApp) -> Self {
         let sim = test_app.sim.clone();
         let sim_host = Self { test_app, sim };
         sim_host.begin(BOOT).await;

@@ -1,103 +1,31 @@
-//! Places of machines that boot, and where the time of each boot went.
+//! Places of machines that boot, and where the time of each boot goes.
 //!
 //! [`BootPace`] decides who boots. This module lets starts wait for it. While machines wait, a task
 //! looks for idle CPUs, which no event announces.
 
-use std::collections::HashMap;
-use std::fmt;
+mod cpus;
+#[cfg(test)]
+mod tests;
+mod times;
+
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use model::boot_pace::BootPace;
 use model::id::VmId;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
+
+pub use cpus::{CpuTime, HostCpus, ProcStat};
+use times::Boot;
+pub use times::{BootStage, BootTimes};
 
 /// Time between two looks for idle CPUs while machines wait.
 const LOOK: Duration = Duration::from_millis(250);
 /// Idle part of the host's CPU time, in percent, from which another machine may boot.
 const IDLE_PERCENT: u64 = 20;
-
-/// CPU time of the host since its boot, in units of the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuTime {
-    /// Time of all CPUs.
-    pub total: u64,
-    /// Part of it in which a CPU had nothing to do.
-    pub idle: u64,
-}
-
-/// Source of the host's CPU time.
-pub trait HostCpus: fmt::Debug + Send + Sync {
-    /// Reads the present values.
-    fn read(&self) -> CpuTime;
-}
-
-/// The kernel's values in `/proc/stat`.
-#[derive(Clone, Copy, Debug)]
-pub struct ProcStat;
-
-impl HostCpus for ProcStat {
-    fn read(&self) -> CpuTime {
-        parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
-    }
-}
-
-/// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal; guest times are parts
-/// of user. Unreadable values show no idle CPU.
-fn parse(stat: &str) -> CpuTime {
-    let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-    let ticks: Vec<u64> =
-        line.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
-    let idle = ticks.iter().skip(3).take(2).fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
-    CpuTime { total: ticks.iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks)), idle }
-}
-
-/// Where the time of a machine's last boot went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BootTimes {
-    /// Wait for a place among the machines that boot.
-    pub place: Duration,
-    /// From then until the CPUs run: disks, interfaces, emulator. `None` if they do not run yet.
-    pub devices: Option<Duration>,
-    /// From then until the guest's agent answered: firmware, kernel and services. `None` if it has not
-    /// answered yet.
-    pub guest: Option<Duration>,
-    /// Parts of `guest`. `None` if no driver is known to have started a disk.
-    pub stages: Option<GuestStages>,
-}
-
-/// Parts of a guest's boot, told apart by the drivers that started its disks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestStages {
-    /// Until the firmware's driver. `None` if only one driver started a disk.
-    pub firmware: Option<Duration>,
-    /// From then until the kernel's driver.
-    pub kernel: Duration,
-    /// From then until the guest's agent answered.
-    pub services: Duration,
-}
-
-/// Moments of a boot.
-#[derive(Clone, Copy, Debug)]
-struct Boot {
-    asked: Instant,
-    admitted: Instant,
-    running: Option<Instant>,
-    /// When drivers first and last started a disk.
-    drivers: Option<[Instant; 2]>,
-    ready: Option<Instant>,
-}
-
-impl Boot {
-    fn stages(&self) -> Option<GuestStages> {
-        let (running, ready) = self.running.zip(self.ready)?;
-        let [first, last] = self.drivers?.map(|time| time.clamp(running, ready.max(running)));
-        let firmware = (first < last).then(|| first - running);
-        let kernel = last - if firmware.is_some() { first } else { running };
-        Some(GuestStages { firmware, kernel, services: ready - last })
-    }
-}
 
 /// Boots of a host's machines.
 #[derive(Debug)]
@@ -106,6 +34,8 @@ pub(super) struct Boots {
     /// `None` if guests take no time of the host: then none waits.
     cpus: Option<Arc<dyn HostCpus>>,
     epoch: Instant,
+    /// Wakes the follower of [`Inner::changed`].
+    changes: Notify,
 }
 
 #[derive(Debug)]
@@ -113,6 +43,8 @@ struct Inner {
     pace: BootPace,
     admitted: HashMap<VmId, oneshot::Sender<()>>,
     boots: HashMap<VmId, Boot>,
+    /// Machines whose boot began, went on or ended since the follower looked.
+    changed: BTreeSet<VmId>,
     cpu_time: CpuTime,
     /// Whether a task looks for idle CPUs.
     is_watched: bool,
@@ -124,10 +56,12 @@ impl Boots {
             pace: BootPace::new(places),
             admitted: HashMap::new(),
             boots: HashMap::new(),
+            changed: BTreeSet::new(),
             cpu_time: CpuTime::default(),
             is_watched: false,
         };
-        Arc::new(Self { inner: Mutex::new(inner), cpus, epoch: Instant::now() })
+        let (inner, changes) = (Mutex::new(inner), Notify::new());
+        Arc::new(Self { inner, cpus, epoch: Instant::now(), changes })
     }
 
     pub(super) fn set_places(&self, places: u16) {
@@ -138,18 +72,33 @@ impl Boots {
 
     /// Waits for a machine's place. The wait ends when the future is dropped.
     pub(super) async fn take_place(self: &Arc<Self>, vm: VmId) {
-        let asked = Instant::now();
+        self.lock().boots.insert(vm, Boot::new(None));
         if self.cpus.is_some() {
-            let (sender, receiver) = oneshot::channel();
+            let (sender, mut receiver) = oneshot::channel();
             let waiter = Waiter { boots: self, vm };
             self.wait(vm, sender);
-            // The sender goes only when the machine asks again: this wait is over then.
-            let _ = receiver.await;
+            // A place that is free makes no wait that is worth a record.
+            if receiver.try_recv() == Err(TryRecvError::Empty) {
+                self.note(vm);
+                // The sender goes only when the machine asks again: this wait is over then.
+                let _ = receiver.await;
+            }
             std::mem::forget(waiter);
         }
-        let admitted = Instant::now();
-        let boot = Boot { asked, admitted, running: None, drivers: None, ready: None };
-        self.lock().boots.insert(vm, boot);
+        self.advance(vm, |boot| {
+            boot.admitted.get_or_insert_with(Instant::now);
+        });
+    }
+
+    /// Notes that a machine's domain is created. The boot begins now if it took no place, as after a
+    /// reboot.
+    pub(super) fn created(&self, vm: VmId) {
+        let mut inner = self.lock();
+        if inner.boots.get(&vm).is_none_or(|boot| boot.running.is_some()) {
+            inner.boots.insert(vm, Boot::new(Some(Instant::now())));
+            drop(inner);
+            self.note(vm);
+        }
     }
 
     fn wait(self: &Arc<Self>, vm: VmId, sender: oneshot::Sender<()>) {
@@ -166,20 +115,19 @@ impl Boots {
 
     /// Notes that a machine's CPUs run.
     pub(super) fn running(&self, vm: VmId) {
-        if let Some(boot) = self.lock().boots.get_mut(&vm) {
+        self.advance(vm, |boot| {
             boot.running.get_or_insert_with(Instant::now);
-        }
+        });
     }
 
     /// Notes that a guest's agent answers: the machine gives its place back.
     pub(super) fn ready(&self, vm: VmId) {
-        {
-            let mut inner = self.lock();
-            if let Some(boot) = inner.boots.get_mut(&vm).filter(|boot| boot.running.is_some()) {
+        self.advance(vm, |boot| {
+            if boot.running.is_some() {
                 boot.ready.get_or_insert_with(Instant::now);
             }
-            inner.pace.ready(vm, self.epoch.elapsed());
-        }
+        });
+        self.lock().pace.ready(vm, self.epoch.elapsed());
         self.leave(vm);
     }
 
@@ -187,11 +135,11 @@ impl Boots {
     /// boot counts: an agent may start again, and drivers with it.
     pub(super) fn drivers(&self, vm: VmId, ago: [Duration; 2]) {
         let now = Instant::now();
-        if let Some(boot) = self.lock().boots.get_mut(&vm) {
-            let admitted = boot.admitted;
-            let at = || ago.map(|ago| now.checked_sub(ago).unwrap_or(admitted));
+        self.advance(vm, |boot| {
+            let earliest = boot.admitted.unwrap_or(boot.asked);
+            let at = || ago.map(|ago| now.checked_sub(ago).unwrap_or(earliest));
             boot.drivers.get_or_insert_with(at);
-        }
+        });
     }
 
     /// Takes back the place of a machine that boots no longer.
@@ -202,22 +150,52 @@ impl Boots {
         inner.admit(self.epoch.elapsed(), false);
     }
 
-    /// Forgets a machine without a domain.
+    /// Ends the boot of a machine after an operation that failed or was cancelled. A guest that runs
+    /// boots on.
+    pub(super) fn failed(&self, vm: VmId) {
+        let runs = self.lock().boots.get(&vm).is_some_and(|boot| boot.running.is_some());
+        if runs { self.leave(vm) } else { self.ended(vm) }
+    }
+
+    /// Forgets a machine without a living domain.
     pub(super) fn ended(&self, vm: VmId) {
-        self.lock().boots.remove(&vm);
+        if self.lock().boots.remove(&vm).is_some() {
+            self.note(vm);
+        }
         self.leave(vm);
     }
 
-    /// Returns where the time of a machine's boot went. `None` if it has not begun since this daemon
-    /// started.
+    /// Returns where the time of a machine's boot goes. `None` if it has not begun since this daemon
+    /// started, or its domain has ended.
     pub(super) fn times(&self, vm: VmId) -> Option<BootTimes> {
-        let boot = self.lock().boots.get(&vm).copied()?;
-        Some(BootTimes {
-            place: boot.admitted - boot.asked,
-            devices: boot.running.map(|running| running - boot.admitted),
-            guest: boot.ready.zip(boot.running).map(|(ready, running)| ready - running),
-            stages: boot.stages(),
-        })
+        self.lock().boots.get(&vm).map(|boot| boot.times(Instant::now()))
+    }
+
+    /// Waits until boots of machines begin, go on or end, and returns these machines. One caller at a
+    /// time.
+    pub(super) async fn changes(&self) -> BTreeSet<VmId> {
+        loop {
+            let changed = std::mem::take(&mut self.lock().changed);
+            if !changed.is_empty() {
+                return changed;
+            }
+            self.changes.notified().await;
+        }
+    }
+
+    /// Changes the boot of a machine, if there is one.
+    fn advance(&self, vm: VmId, change: impl FnOnce(&mut Boot)) {
+        if let Some(boot) = self.lock().boots.get_mut(&vm) {
+            change(boot);
+        } else {
+            return;
+        }
+        self.note(vm);
+    }
+
+    fn note(&self, vm: VmId) {
+        self.lock().changed.insert(vm);
+        self.changes.notify_one();
     }
 
     fn cpu_time(&self) -> CpuTime {
@@ -261,7 +239,7 @@ struct Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.boots.leave(self.vm);
+        self.boots.ended(self.vm);
     }
 }
 
@@ -271,127 +249,5 @@ async fn watch(boots: Weak<Boots>) {
         if !boots.upgrade().is_some_and(|boots| boots.look()) {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use model::id::Uuid;
-
-    use super::*;
-
-    /// Host whose CPUs are idle for this part of the time, in percent.
-    #[derive(Debug, Default)]
-    struct Cpus {
-        idle_percent: AtomicU64,
-        total: AtomicU64,
-        idle: AtomicU64,
-    }
-
-    impl HostCpus for Cpus {
-        fn read(&self) -> CpuTime {
-            let idle_percent = self.idle_percent.load(Ordering::Relaxed);
-            CpuTime {
-                total: self.total.fetch_add(100, Ordering::Relaxed),
-                idle: self.idle.fetch_add(idle_percent, Ordering::Relaxed),
-            }
-        }
-    }
-
-    fn vm(n: u8) -> VmId {
-        VmId(Uuid::from_random([n; 16]))
-    }
-
-    #[test]
-    fn the_kernels_account_is_read() {
-        let stat = "cpu  10 1 5 100 20 2 3 4 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(parse(stat), CpuTime { total: 145, idle: 120 });
-        for stat in ["", "cpu", "intr 1 2 3", "cpu  a b c d e"] {
-            assert_eq!(parse(stat).idle, 0, "{stat}");
-        }
-        assert!(ProcStat.read().total >= ProcStat.read().idle);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn starts_wait_for_places_or_idle_cpus() {
-        let cpus = Arc::new(Cpus::default());
-        let boots = Boots::new(1, Some(Arc::clone(&cpus) as Arc<dyn HostCpus>));
-        boots.take_place(vm(0)).await;
-        let start = |n| {
-            let boots = Arc::clone(&boots);
-            tokio::spawn(async move { boots.take_place(vm(n)).await })
-        };
-        let second = start(1);
-        sleep(LOOK * 10).await;
-        assert!(!second.is_finished());
-        boots.running(vm(0));
-        boots.ready(vm(0));
-        second.await.unwrap();
-        assert_eq!(boots.times(vm(1)).unwrap().place, LOOK * 10);
-        assert_eq!(boots.times(vm(0)).unwrap().guest, Some(Duration::ZERO));
-
-        // The CPUs are idle: one more at each look.
-        let [third, fourth] = [2, 3].map(start);
-        sleep(LOOK * 10).await;
-        assert!(!third.is_finished());
-        cpus.idle_percent.store(IDLE_PERCENT, Ordering::Relaxed);
-        third.await.unwrap();
-        assert!(!fourth.is_finished());
-        fourth.await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_start_that_is_cancelled_leaves_its_wait() {
-        let boots = Boots::new(1, Some(Arc::new(Cpus::default())));
-        boots.take_place(vm(0)).await;
-        let waits = tokio::spawn({
-            let boots = Arc::clone(&boots);
-            async move { boots.take_place(vm(1)).await }
-        });
-        sleep(LOOK).await;
-        assert_eq!(boots.lock().pace.waiting(), 1);
-        waits.abort();
-        let _ = waits.await;
-        assert_eq!(boots.lock().pace.waiting(), 0);
-        boots.ended(vm(0));
-        assert_eq!(boots.lock().pace.booting(), 0);
-        assert_eq!(boots.times(vm(0)), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn drivers_tell_the_stages_of_a_boot() {
-        let s = Duration::from_secs;
-        let cases = [
-            ([18, 5], (Some(s(2)), s(13), s(5))),
-            ([5, 5], (None, s(15), s(5))),
-            // What cannot be is cut: clocks of two processes differ a little.
-            ([500, 5], (Some(s(0)), s(15), s(5))),
-        ];
-        for (ago, expected) in cases {
-            let boots = Boots::new(1, None);
-            boots.take_place(vm(0)).await;
-            sleep(s(1)).await;
-            boots.running(vm(0));
-            sleep(s(20)).await;
-            boots.ready(vm(0));
-            assert_eq!(boots.times(vm(0)).unwrap().stages, None);
-            boots.drivers(vm(0), ago.map(s));
-            // The agent starts again, after another driver.
-            boots.drivers(vm(0), [s(1), s(0)]);
-            let GuestStages { firmware, kernel, services } =
-                boots.times(vm(0)).unwrap().stages.unwrap();
-            assert_eq!((firmware, kernel, services), expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn simulated_guests_never_wait() {
-        let boots = Boots::new(1, None);
-        for n in 0..9 {
-            boots.take_place(vm(n)).await;
-        }
-        assert_eq!(boots.times(vm(8)).map(|times| times.devices), Some(None));
     }
 }

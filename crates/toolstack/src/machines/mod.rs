@@ -47,7 +47,7 @@ mod tests;
 mod volume_users;
 mod volumes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,7 +59,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 pub use crate::exec::{CancelToken, Progress, ProgressFn, StepTimeout};
-pub use boots::{BootTimes, CpuTime, HostCpus, ProcStat};
+pub use boots::{BootStage, BootTimes, CpuTime, HostCpus, ProcStat};
 pub use coalesce::{MergeOutcome, MergeState};
 pub use drivers::{DatapathProvider, Drivers};
 pub use foreign::PassedOver;
@@ -269,10 +269,16 @@ impl Machines {
         self.boots.drivers(vm, ago);
     }
 
-    /// Returns where the time of a machine's last boot went. `None` if it has not booted since this
-    /// process started.
+    /// Returns where the time of a machine's present or last boot goes. `None` if it has not booted
+    /// since this process started, or its domain has ended.
     pub fn boot_times(&self, vm: VmId) -> Option<BootTimes> {
         self.boots.times(vm)
+    }
+
+    /// Waits until boots of machines begin, go on or end, and returns these machines. Their
+    /// [`Machines::boot_times`] have changed. One caller at a time.
+    pub async fn boot_changes(&self) -> BTreeSet<VmId> {
+        self.boots.changes().await
     }
 
     /// Changes the limits. Running steps continue.

@@ -129,11 +129,13 @@ async fn execute_op(
 ) -> Outcome {
     observe(machines, machine).await;
     let machine_record = machines.records.machine(machine.vm)?;
-    if let MachineOp::AfterExit(_) = op
-        && has_living_domain(machine)
-    {
-        // Another operation has already replaced the domain.
-        return Ok(());
+    if let MachineOp::AfterExit(_) = op {
+        if has_living_domain(machine) {
+            // Another operation has already replaced the domain.
+            return Ok(());
+        }
+        // The domain may be kept, but it boots no longer.
+        machines.boots.ended(machine.vm);
     }
     // An earlier reconciliation has failed. A plug or insert needs the recorded volume. A guest
     // whose disk is not served cannot react to requests.
@@ -186,7 +188,10 @@ async fn walk(
     );
     let plan_outcome = machines.executor.run(plan, machine.vm, Arc::new(by), cancel).await;
     if plan_outcome.cut || plan_outcome.failed.is_some() {
-        machines.boots.leave(machine.vm);
+        machines.boots.failed(machine.vm);
+    } else if let MachineOp::Start { paused: true } = op {
+        // Its CPUs run when a user wants it. That is no part of a boot.
+        machines.boots.ended(machine.vm);
     }
     match plan_outcome {
         PlanOutcome { cut: true, .. } => Err(OpError::Cancelled),

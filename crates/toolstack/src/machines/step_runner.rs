@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::id::VbdId;
 use model::plan::{DomainState, Effect, RunState, StepAction};
 use model::vdi::automaton::VolumeOp;
+use model::vm::PowerState;
 
 use super::memory::MemoryShortfall;
 use super::observed::{Machine, RunId};
@@ -75,6 +76,9 @@ impl StepRunner for MachineStepRunner {
     fn record_effects(&self, effects: &[Effect]) {
         self.machine.observed().apply_effects(effects);
         self.machines.records.record_effects(self.machine.vm, effects);
+        if effects.contains(&Effect::Power(PowerState::Halted)) {
+            self.machines.boots.ended(self.machine.vm);
+        }
     }
 
     fn progress(&self, now: Progress) {
@@ -122,6 +126,7 @@ impl MachineStepRunner {
                 // Until the call succeeds, it is unknown whether a domain was created.
                 self.machine.observed().domain =
                     DomainState::Present { domid, run: RunState::Unresponsive };
+                self.machines.boots.created(vm);
                 let spec = self.machines.with_boot_images(&self.machine_record.spec).await?;
                 hv.create(vm, domid, &spec).await?;
                 self.machines.memory.made(vm);

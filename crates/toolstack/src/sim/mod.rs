@@ -252,6 +252,11 @@ impl Sim {
         self.state().volumes.len()
     }
 
+    /// Reports that the guest's agent answers.
+    pub fn guest_ready(&self, vm: VmId) {
+        self.publish(DomainEvent::GuestReady { vm });
+    }
+
     /// Gives an SR images that can be merged, so many times.
     pub fn add_merges(&self, sr: SrId, count: usize) {
         self.state().merges.entry(sr).or_default().left += count;

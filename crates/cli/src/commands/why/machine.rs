@@ -1,9 +1,12 @@
 //! Devices of virtual machines, as `ringwayd` records them.
 
+use std::time::SystemTime;
+
 use anyhow::{Context, bail};
 use toolstack::ringway_io::HostSockets;
 use xenapi::client::{Client, Record};
 
+use super::boot::Boot;
 use crate::commands::ringwayd::{blocking, by_name_or_uuid, by_uuid};
 
 /// Kind of look-up, for errors.
@@ -39,6 +42,11 @@ impl<'a> Query<'a> {
 pub(super) struct Machine {
     pub(super) uuid: String,
     pub(super) name: String,
+    /// Its present or last boot, if something is known of it.
+    pub(super) boot: Option<Boot>,
+    /// Whether it is recorded as halted, because its start waits.
+    pub(super) waits: bool,
+    /// Empty while its start waits.
     pub(super) devices: Vec<Device>,
 }
 
@@ -55,10 +63,10 @@ pub(super) struct Device {
 }
 
 impl Machine {
-    /// Returns the running VM of this name or UUID, with its devices.
+    /// Returns the VM of this name or UUID that runs or starts, with its devices.
     ///
     /// # Errors
-    /// `ringwayd` does not answer, no VM or several have this name, or it does not run.
+    /// `ringwayd` does not answer, no VM or several have this name, or it neither runs nor starts.
     pub(super) async fn look_up(host: HostSockets, name: &str) -> anyhow::Result<Self> {
         let name = name.to_owned();
         blocking(host, WHAT, move |client| Self::read(client, &name)).await
@@ -67,7 +75,11 @@ impl Machine {
     fn read(client: &mut Client, name: &str) -> anyhow::Result<Self> {
         let (uuid, record) = Self::find(client, name)?;
         let (name, state) = (record.text("name_label").to_owned(), record.text("power_state"));
+        let boot = Self::boot(client, &record)?;
         if !["Running", "Paused"].contains(&state) {
+            if boot.as_ref().is_some_and(Boot::is_under_way) {
+                return Ok(Self { uuid, name, boot, waits: true, devices: Vec::new() });
+            }
             bail!(
                 "VM {name} is {}, so nothing serves its disks and NICs; start it: xe vm-start \
                  uuid={uuid}",
@@ -88,7 +100,21 @@ impl Machine {
             }
         }
         devices.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { uuid, name, devices })
+        Ok(Self { uuid, name, boot, waits: false, devices })
+    }
+
+    /// Reads what is recorded of a machine's boot.
+    fn boot(client: &mut Client, record: &Record) -> anyhow::Result<Option<Boot>> {
+        let Some(metrics) = record.reference("metrics") else { return Ok(None) };
+        match client.record("VM_metrics", metrics) {
+            Ok(metrics) => {
+                let config = metrics.pairs("other_config");
+                Ok(Boot::read(|key| config.get(key).copied(), SystemTime::now()))
+            }
+            // The VM was destroyed meanwhile.
+            Err(error) if error.code() == Some("HANDLE_INVALID") => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn find(client: &mut Client, name: &str) -> anyhow::Result<(String, Record)> {
