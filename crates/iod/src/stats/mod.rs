@@ -189,7 +189,7 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
             true => format!("memory and overflow file of {place} are full"),
             false => format!("the memory of {place} is full"),
         };
-        let step = overlay::of(counts).room_step();
+        let step = overlay::of(counts).room_step(&served_disk.spec().id);
         let step = step.map_or_else(String::new, |step| format!("{step}, or "));
         return Some(format!(
             "{waiting} requests wait because {full}; {step}discard blocks in the guest, and they \

@@ -23,7 +23,7 @@ pub(super) fn full(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         },
         fill(overlay),
     );
-    let step = match overlay.room_step() {
+    let step = match overlay.room_step(&disk.id) {
         Some(step) => format!("{step}; or delete files in the guest, which discards their blocks"),
         None => {
             "delete files in the guest, which discards their blocks; or attach the disk with an \

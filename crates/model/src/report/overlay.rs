@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::Uuid;
+use crate::vbd::WRITE_CACHE_OVERFLOW;
+
 /// Volatile write layer of a disk. Counts are since the process opened the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -65,12 +68,17 @@ impl OverlayStats {
         Some(self.ram_bytes.saturating_sub(self.ram_used_bytes).saturating_add(overflow))
     }
 
-    /// Returns what makes room for the overflow file of a full overlay. `None` without such a file.
-    pub fn room_step(&self) -> Option<String> {
+    /// Returns what makes room for the overflow file of the full overlay of this disk. `None` without
+    /// such a file. A disk that has a UUID is that of a VBD.
+    pub fn room_step(&self, disk: &str) -> Option<String> {
         if !self.has_overflow {
             return None;
         }
         Some(match () {
+            () if self.is_at(self.overflow_size_bytes) && disk.parse::<Uuid>().is_ok() => format!(
+                "raise the limit of its overflow file with xe vbd-param-set uuid={disk} \
+                 other-config:{WRITE_CACHE_OVERFLOW}=BYTES"
+            ),
             () if self.is_at(self.overflow_size_bytes) => {
                 "raise overflow_size with disk.replace".into()
             }
@@ -123,11 +131,11 @@ mod tests {
     #[test]
     fn what_makes_room_depends_on_what_is_full() {
         let full = OverlayStats { overflow_used_bytes: 1900, ..OverlayStats::default() };
-        assert_eq!(full.room_step(), None);
+        assert_eq!(full.room_step("d"), None);
         let full = OverlayStats { has_overflow: true, ..full };
         let says = |full: &OverlayStats, part| {
             assert!(
-                full.room_step().is_some_and(|step| step.contains(part)),
+                full.room_step("d").is_some_and(|step| step.contains(part)),
                 "{part}: {full:?}"
             );
         };
@@ -142,5 +150,9 @@ mod tests {
         // Without more of it, more of the other would not help.
         let limited = OverlayStats { overflow_size_bytes: Some(8000), ..process };
         says(&limited, "raise overflow_size");
+        let vbd = "6d2c3b1e-0c4b-4f5a-9f0e-1a2b3c4d5e6f";
+        let says = limited.room_step(vbd).unwrap();
+        let expected = format!("uuid={vbd} other-config:write-cache-overflow=BYTES");
+        assert!(says.contains(&expected), "{says}");
     }
 }
