@@ -14,6 +14,9 @@ pub struct OverlayCounts {
     pub overflow_limit_bytes: Option<u64>,
     /// Most bytes of the overflow file that the disk allows. `None` if it does not limit them.
     pub overflow_size_bytes: Option<u64>,
+    /// Most bytes of a file that the kernel lets this process write (RLIMIT_FSIZE). `None` if it does not
+    /// limit them, or the overflow is no file.
+    pub file_limit_bytes: Option<u64>,
     /// Bytes of written blocks in the overflow file.
     pub overflow_used_bytes: u64,
     /// Bytes of written blocks that were moved to the overflow file, since the disk was opened.

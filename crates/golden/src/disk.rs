@@ -1,6 +1,7 @@
 //! Disk of a golden image.
 
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ::disk::{CacheState, Channel, Disk, DiskError, Extent, Geometry, IoError};
@@ -8,8 +9,8 @@ use reactor::Context;
 
 use crate::boot_set::{self, Recorder};
 use crate::channel::GoldenChannel;
-use crate::digest;
 use crate::image::CachedImage;
+use crate::{digest, link, source};
 
 /// Read-only disk with the bytes of a golden image. It shares the cache with all other disks of the
 /// process on the same image.
@@ -74,6 +75,14 @@ impl GoldenDisk {
     /// Returns the identity of the image.
     pub fn identity(&self) -> &str {
         &self.image.identity
+    }
+
+    /// Returns the file of the source, if the source is a file and has the image now. The file tells where
+    /// the image has holes. Waits for its storage, so it is not for reactors.
+    pub fn source_file(&self) -> Option<OwnedFd> {
+        let (file, version) = source::open_file(&self.image.source)?;
+        link::check(&self.image, &version).ok()?;
+        Some(file.into())
     }
 
     /// Returns the reason why requests wait for the source, if they do.

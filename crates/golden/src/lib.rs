@@ -61,6 +61,7 @@ mod open;
 mod registry;
 mod s3fifo;
 mod source;
+mod stalled;
 mod state;
 
 pub use self::cleanup::clean_up;

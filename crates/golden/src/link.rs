@@ -54,7 +54,7 @@ impl Link {
 }
 
 /// Checks that the source has the image, as far as it tells.
-fn check(image: &CachedImage, version: &Version) -> Result<(), SourceError> {
+pub(crate) fn check(image: &CachedImage, version: &Version) -> Result<(), SourceError> {
     let found = version.identity(&image.source);
     let is_same = match image.digest() {
         // A digest says nothing about the source's own version: that must stay what it was first.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 use model::spec::{DIGEST_PREFIX, GoldenImage, MAX_GOLDEN_BYTES};
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use crate::cache_file::{CacheFile, blocks_of, known_size};
 use crate::checksum::hash;
 use crate::image::{CachedImage, Counters};
 use crate::source::connect;
+use crate::stalled::Stalled;
 use crate::state::State;
 use crate::{BLOCK_BYTES, GoldenDisk, GoldenError, digest, files, loader, registry};
 
@@ -114,9 +116,16 @@ fn find(spec: &GoldenImage) -> Result<(String, u64), GoldenError> {
     if let Some((identity, size)) = spec.identity.as_ref().and_then(|id| Some((id, known(id)?))) {
         return Ok((identity.clone(), size));
     }
+    let asked = Instant::now();
+    if Stalled::of_process().has(&origin, asked)
+        && let Some(found) = from_note(spec, &note_path, &origin)
+    {
+        return Ok(found);
+    }
     let version = match connect(&spec.source) {
         Ok(connection) => connection.version().clone(),
         Err(problem) => {
+            Stalled::of_process().note_failure(&origin, asked, Instant::now());
             return from_note(spec, &note_path, &origin)
                 .ok_or_else(|| GoldenError::Source { origin, problem: problem.bounded() });
         }
@@ -148,21 +157,43 @@ fn from_note(spec: &GoldenImage, path: &Path, origin: &str) -> Option<(String, u
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use model::spec::GoldenSource;
 
     use super::*;
 
+    /// Returns the spec of an image in a file of ones.
+    fn spec(folder: &Path, name: &str) -> GoldenImage {
+        let file = folder.join(name);
+        std::fs::write(&file, vec![1; 1 << 20]).unwrap();
+        let (source, cache) = (GoldenSource::File(file), folder.join("cache"));
+        let (identity, ram, cache_size, size, rate) = Default::default();
+        GoldenImage { source, cache, identity, ram, cache_size, size, rate }
+    }
+
+    #[test]
+    fn a_source_that_stalls_is_not_asked_for_what_the_cache_knows() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = spec(folder.path(), "one");
+        let identity = open(&image, 512).unwrap().identity().to_owned();
+        let (asked, origin) = (Instant::now(), image.source.to_string());
+        // Longer than any test.
+        let failed = asked + Duration::from_secs(3600);
+        Stalled::of_process().note_failure(&origin, asked, failed);
+        // If it were asked, it would tell that it has another image.
+        let file = folder.path().join("one");
+        std::fs::write(&file, vec![2; 2 << 20]).unwrap();
+        assert_eq!(open(&image, 512).unwrap().identity(), identity);
+        // Without a cache, it is asked.
+        let other = GoldenImage { cache: folder.path().join("other"), ..image };
+        assert_ne!(open(&other, 512).unwrap().identity(), identity);
+    }
+
     #[test]
     fn an_image_whose_cache_directory_hangs_holds_up_no_other_one() {
         let folder = tempfile::tempdir().unwrap();
-        let spec = |name: &str| {
-            let file = folder.path().join(name);
-            std::fs::write(&file, vec![1; 1 << 20]).unwrap();
-            let (source, cache) = (GoldenSource::File(file), folder.path().join("cache"));
-            let (identity, ram, cache_size, size, rate) = Default::default();
-            GoldenImage { source, cache, identity, ram, cache_size, size, rate }
-        };
-        let (hanging, other) = (spec("hanging"), spec("other"));
+        let [hanging, other] = ["hanging", "other"].map(|name| spec(folder.path(), name));
         let identity = open(&hanging, 512).unwrap().identity().to_owned();
         // As an open that waits for its storage.
         let key = (hanging.cache.clone(), hanging.source.to_string(), identity);

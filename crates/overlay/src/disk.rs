@@ -298,6 +298,7 @@ impl Disk for OverlayDisk {
             overflow_limit_bytes: Some(load(&counters.overflow_limit)).filter(|limit| *limit > 0),
             overflow_used_bytes: places * GRANULE,
             overflow_size_bytes: self.options.overflow_size,
+            file_limit_bytes: overflow.and_then(Overflow::file_limit_bytes),
             moved_bytes: load(&counters.moved),
             grown_bytes,
             bytes_per_second,

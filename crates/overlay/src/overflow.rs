@@ -13,6 +13,7 @@ use ::disk::{DiskError, FileDisk, MetadataOp};
 use image::NewFile;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatvfs, ftruncate};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use crate::places::Run;
 use crate::{BYTES, GRANULE};
@@ -190,11 +191,18 @@ impl Overflow {
     /// Returns the number of places that new granules may use, with the header. A former process may
     /// have used more of them.
     pub(crate) fn limit_of_new(&self) -> u64 {
-        self.limit().min(self.places_max)
+        let of_process = self.file_limit_bytes().map_or(u64::MAX, |limit| limit / GRANULE);
+        self.limit().min(self.places_max).min(of_process)
+    }
+
+    /// Returns the most bytes of a file that the kernel lets this process write, if it limits them. It
+    /// may change at any time.
+    pub(crate) fn file_limit_bytes(&self) -> Option<u64> {
+        if self.is_device { None } else { getrlimit(Resource::Fsize).current }
     }
 
     /// Returns the most bytes for granules: those of a device, or those that the file has and for which
-    /// its file system has room now, and that the disk allows. May wait for the storage.
+    /// its file system has room now, and that disk and process allow. May wait for the storage.
     pub(crate) fn limit_bytes(&self) -> u64 {
         let most = self.limit_of_new().saturating_sub(1).saturating_mul(GRANULE);
         if self.is_device {

@@ -123,7 +123,14 @@ const KEYS: [(&str, &str, &[&str]); 4] = [
     (
         "VBD",
         "other_config",
-        &["queues", "cache", "write-cache", "polling-duration", "polling-idle-threshold"],
+        &[
+            "queues",
+            "cache",
+            "write-cache",
+            "write-cache-overflow",
+            "polling-duration",
+            "polling-idle-threshold",
+        ],
     ),
     ("VBD", "qos_algorithm_params", &["iops", "bytes", "weight"]),
 ];

@@ -8,12 +8,13 @@ use model::caps::Caps;
 use model::id::{SrId, VbdId};
 use model::poll::EffectivePolling;
 use model::report::DiskStats;
+use model::rpc::Replace;
 use model::share::DiskShare;
-use model::spec::PollSpec;
+use model::spec::{Backend, PollSpec};
 use model::vbd::{DeviceNumber, algorithm_with};
 use model::vm::PowerState;
 use tokio::time::timeout;
-use toolstack::ringway_io::DatapathError;
+use toolstack::ringway_io::{Datapath, DatapathError};
 use xenapi::table::{FieldIx, sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
@@ -37,9 +38,9 @@ pub(crate) const HOOKS: &[Hook] = &[
 /// Time limit for the statistics of a datapath.
 const ASK_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Caps, share and polling that a datapath reports for a disk. Without a scheduler, the datapath
-/// reports no share.
-type ReportedSettings = (Caps, Option<DiskShare>, Option<EffectivePolling>);
+/// Caps, share and polling that a datapath reports for a disk, and its backend. Without a scheduler, the
+/// datapath reports no share.
+type ReportedSettings = ((Caps, Option<DiskShare>, Option<EffectivePolling>), Backend);
 
 /// Settings of a served disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +50,10 @@ struct DiskSettings {
     caps: Caps,
     share: DiskShare,
     poll: PollSpec,
+    /// Type of the SR.
+    sr_kind: String,
+    /// Limit of the overflow file of its write cache that the record wants, in bytes.
+    overflow: Option<u64>,
 }
 
 fn mode(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
@@ -150,9 +155,13 @@ pub(crate) fn reapply(app: &Arc<AppState>) {
                 return;
             };
             for (slot, settings) in disks {
-                let Some(now) = reported.get(&settings.vbd.to_string()) else { continue };
+                let Some((now, backend)) = reported.get(&settings.vbd.to_string()) else {
+                    continue;
+                };
                 let polling = settings.poll.resolve();
-                if *now != (settings.caps, Some(settings.share), Some(polling)) {
+                if *now != (settings.caps, Some(settings.share), Some(polling))
+                    || limited_overflow(&app, &settings, backend).is_some()
+                {
                     // The VBD's status fields have the error.
                     let _failed = apply(&app, &slot, disk()).await;
                 }
@@ -161,7 +170,7 @@ pub(crate) fn reapply(app: &Arc<AppState>) {
     }
 }
 
-/// Returns the caps, share and polling of all disks of an SR's datapath, by ID.
+/// Returns the caps, share, polling and backends of all disks of an SR's datapath, by ID.
 async fn reported_settings(
     app: &AppState,
     sr: SrId,
@@ -171,7 +180,7 @@ async fn reported_settings(
     let of = |disk: DiskStats| {
         let poll = disk.polling.map(|polling| polling.set);
         let share = disk.share.map(|report| report.share);
-        (disk.id, (disk.caps.unwrap_or_default(), share, poll))
+        (disk.id, ((disk.caps.unwrap_or_default(), share, poll), disk.backend))
     };
     Ok(disks.map(of).collect())
 }
@@ -199,6 +208,8 @@ fn settings(view: &View<'_>, slot: &Ref) -> Result<DiskSettings, ApiError> {
         caps: limits.caps,
         share: limits.share,
         poll: tuning.poll,
+        sr_kind: text(view, &place, sr::Field::r#type)?.to_owned(),
+        overflow: tuning.write_cache_overflow,
     })
 }
 
@@ -208,11 +219,42 @@ async fn apply_to_datapath(app: &AppState, settings: DiskSettings) -> Result<(),
     let applied = async {
         datapath.caps(&id, &settings.caps).await?;
         datapath.poll(&id, &settings.poll).await?;
-        datapath.share(&id, &settings.share).await
+        datapath.share(&id, &settings.share).await?;
+        limit_overflow(app, &*datapath, (&id, &settings)).await
     };
     match applied.await {
         // The next attach reads the settings again.
         Err(error) if error.is_not_served() => Ok(()),
         result => result,
     }
+}
+
+/// Applies the limit of the overflow file of a disk's write cache. One that is lower than the file loses
+/// nothing: the file grows no more.
+async fn limit_overflow(
+    app: &AppState,
+    datapath: &dyn Datapath,
+    (id, settings): (&str, &DiskSettings),
+) -> Result<(), DatapathError> {
+    if overflow_size(app, settings).is_none() {
+        return Ok(());
+    }
+    let disks = datapath.stats().await?.map(|stats| stats.disks).unwrap_or_default();
+    let Some(disk) = disks.into_iter().find(|disk| disk.id == id) else { return Ok(()) };
+    match limited_overflow(app, settings, &disk.backend) {
+        Some(backend) => {
+            datapath.replace(&Replace { id: id.into(), backend, expect: disk.backend }).await
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the limit of the overflow file that a disk should have. `None` if the SR has no write caches.
+fn overflow_size(app: &AppState, settings: &DiskSettings) -> Option<Option<u64>> {
+    app.drivers.sr(&settings.sr_kind)?.overflow_size(settings.sr, settings.overflow).ok()
+}
+
+/// Returns the backend of a disk with the limit of its overflow file that it should have, and does not.
+fn limited_overflow(app: &AppState, settings: &DiskSettings, present: &Backend) -> Option<Backend> {
+    present.with_overflow_size(overflow_size(app, settings)?)
 }

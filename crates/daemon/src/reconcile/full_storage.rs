@@ -9,8 +9,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::id::{Uuid, VbdId};
+use model::vbd::WRITE_CACHE_OVERFLOW;
 use tokio::sync::mpsc::Receiver;
 use toolstack::ringway_io::FullDisks;
+use toolstack::sr::golden::GOLDEN;
 use xenapi::table::{FieldIx, sr, vbd, vdi, vm};
 use xenapi::{ApiError, Date, Value};
 
@@ -65,7 +67,8 @@ fn record(tx: &mut Tx<'_>, FullDisks { sr, disks }: &FullDisks, now: Date) -> Re
     for vbd in disks.difference(&before) {
         let names = names(&tx.view(), &place, *vbd);
         let body = format!(
-            "Storage is full: writes of {names} wait until there is room. Free space, or add some."
+            "Storage is full: writes of {names} wait until there is room. {}",
+            advice(&tx.view(), &place, *vbd)
         );
         tracing::warn!(%sr, %vbd, "{body}");
         let draft =
@@ -87,6 +90,17 @@ fn record(tx: &mut Tx<'_>, FullDisks { sr, disks }: &FullDisks, now: Date) -> Re
         list(tx, &machine, vm::Field::other_config.into(), &now_full)?;
     }
     Ok(())
+}
+
+/// Says what makes room for the writes of a VBD. Those of a golden image may be at a limit of their own.
+fn advice(view: &View<'_>, place: &Ref, vbd: VbdId) -> String {
+    match text(view, place, sr::Field::r#type) {
+        Ok(GOLDEN) => format!(
+            "Free space, or raise the limit of its overflow file (xe vbd-param-set uuid={vbd} \
+             other-config:{WRITE_CACHE_OVERFLOW}=BYTES). `ringway why` says which of them is full."
+        ),
+        _ => "Free space, or add some.".into(),
+    }
 }
 
 /// Returns the listed VBDs.

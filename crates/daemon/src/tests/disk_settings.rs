@@ -6,12 +6,17 @@ use std::time::Duration;
 use model::id::SrId;
 use model::poll::EffectivePolling;
 use model::report::DiskStats;
+use model::rpc::Replace;
 use model::share::DiskShare;
+use model::spec::Backend;
+use model::vbd::WRITE_CACHE_OVERFLOW;
 use tokio::sync::Notify;
+use toolstack::ringway_io::Datapath;
 use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::vbd;
 
 use super::simulated_host::*;
+use crate::ops::vbd_settings;
 
 /// Longer than any wait here.
 const SOON: Duration = Duration::from_secs(60);
@@ -57,6 +62,43 @@ async fn a_share_that_is_set_live_is_told() {
     shares(&sim_host, &slot, DiskShare { weight: 10, ..DiskShare::default() }).await;
     sim_host.done("VBD.set_qos_algorithm_type", [slot.value(), Value::text("")]).await;
     shares(&sim_host, &slot, DiskShare::default()).await;
+    assert_eq!(sim_host.get(&slot, vbd::Field::status_code), Value::Int(0));
+}
+
+/// The limit of a write cache's overflow file follows the record while its disk is served.
+#[tokio::test]
+async fn an_overflow_limit_that_is_set_live_is_told() {
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    let (slot, _) = sim_host.device(&machine).await;
+    sim_host.start(&machine).await;
+    let set = |value: &str| param(&slot, WRITE_CACHE_OVERFLOW, value);
+    let (add, remove) = ("VBD.add_to_other_config", "VBD.remove_from_other_config");
+    // A disk without a write cache ignores it.
+    let disk = served(&sim_host, &slot).await;
+    sim_host.done(add, set("1M")).await;
+    sim_host.done(remove, [slot.value(), Value::text(WRITE_CACHE_OVERFLOW)]).await;
+    assert_eq!(served(&sim_host, &slot).await.backend, disk.backend);
+    let backend = |overflow_size| Backend::Overlay {
+        base: Box::new(disk.backend.clone()),
+        ram: 4 << 20,
+        overflow: Some(std::path::PathBuf::from("/over").into()),
+        overflow_size,
+    };
+    let (id, expect) = (disk.id.clone(), disk.backend.clone());
+    let replace = Replace { id, backend: backend(None), expect };
+    datapath(&sim_host).await.replace(&replace).await.unwrap();
+    sim_host.done(add, set("1M")).await;
+    until_served(&sim_host, &slot, |disk| disk.backend == backend(Some(1 << 20))).await;
+    // The daemon that comes next applies what it finds.
+    datapath(&sim_host).await.replace(&replace).await.unwrap();
+    vbd_settings::reapply(&sim_host.test_app.app);
+    until_served(&sim_host, &slot, |disk| disk.backend == backend(Some(1 << 20))).await;
+    sim_host.done(remove, [slot.value(), Value::text(WRITE_CACHE_OVERFLOW)]).await;
+    until_served(&sim_host, &slot, |disk| disk.backend == backend(None)).await;
+    let refused = sim_host.refused(add, set("1000K")).await;
+    assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", "other_config"]);
+    assert!(refused[3].contains("no size of at least 1048576 bytes"), "{refused:?}");
     assert_eq!(sim_host.get(&slot, vbd::Field::status_code), Value::Int(0));
 }
 
@@ -186,9 +228,13 @@ pub(super) fn polling_us(disk: &DiskStats) -> Option<u64> {
 
 /// Returns the disk as its datapath reports it.
 pub(super) async fn served(sim_host: &SimulatedHost, slot: &Ref) -> DiskStats {
+    let id = text(&sim_host.get(slot, vbd::Field::uuid)).to_owned();
+    let disks = datapath(sim_host).await.stats().await.unwrap().unwrap().disks;
+    disks.into_iter().find(|disk| disk.id == id).unwrap()
+}
+
+async fn datapath(sim_host: &SimulatedHost) -> Arc<dyn Datapath> {
     let (app, place) = (&sim_host.test_app.app, sim_host.place());
     let sr = app.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
-    let id = text(&sim_host.get(slot, vbd::Field::uuid)).to_owned();
-    let disks = app.drivers.io.of(SrId(sr)).await.unwrap().stats().await.unwrap().unwrap().disks;
-    disks.into_iter().find(|disk| disk.id == id).unwrap()
+    app.drivers.io.of(SrId(sr)).await.unwrap()
 }

@@ -27,6 +27,11 @@ impl FileSource {
         let version = version(&mut file).map_err(unreachable)?;
         Ok(Self { file, version })
     }
+
+    /// Returns the file, with the version of its image.
+    pub(super) fn into_parts(self) -> (File, Version) {
+        (self.file, self.version)
+    }
 }
 
 fn version(file: &mut File) -> io::Result<Version> {

@@ -5,6 +5,8 @@ mod http;
 mod nbd;
 mod stream;
 
+use std::fs::File;
+
 use model::spec::GoldenSource;
 
 pub(crate) use self::stream::DEADLINE;
@@ -47,6 +49,12 @@ pub(crate) fn connect(source: &GoldenSource) -> Result<Box<dyn Connection>, Sour
         GoldenSource::Nbd(address) => Box::new(nbd::NbdSource::connect(address)?),
         GoldenSource::Http(address) => Box::new(http::HttpSource::connect(address)?),
     })
+}
+
+/// Opens the file of a source that is one. Returns it with the version of its image.
+pub(crate) fn open_file(source: &GoldenSource) -> Option<(File, Version)> {
+    let GoldenSource::File(path) = source else { return None };
+    Some(file::FileSource::open(path).ok()?.into_parts())
 }
 
 /// Returns the error of a source that has another image than before.

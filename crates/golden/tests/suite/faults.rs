@@ -107,6 +107,7 @@ fn a_server_that_stalls_is_given_up_after_its_deadline() {
         wait_until(|| it.disk.problem().is_some());
         let problem = it.disk.problem().unwrap();
         assert!(problem.contains("no answer within 10s"), "{problem}");
+        assert!(it.server.served.stalled() > 0);
         it.server.served.set_fault(None);
         it.expect(3, sent);
     }

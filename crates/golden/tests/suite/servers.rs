@@ -21,6 +21,8 @@ pub(crate) struct Served {
     pub(crate) requests: AtomicUsize,
     fault: Mutex<Option<Fault>>,
     fault_changed: Condvar,
+    /// Number of replies that stall.
+    stalled: AtomicUsize,
 }
 
 /// Fault of a server.
@@ -63,14 +65,21 @@ impl Served {
         self.fault_changed.notify_all();
     }
 
+    /// Returns the number of replies that stall now.
+    pub(crate) fn stalled(&self) -> usize {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
     /// Returns the fault of the next reply. A server that is gone ends the connection, and one that
     /// stalls does so when it does not stall any more.
     fn fault(&self) -> std::io::Result<Option<Fault>> {
         let mut fault = self.fault.lock().unwrap();
         let stalls = *fault == Some(Fault::Stall);
+        self.stalled.fetch_add(usize::from(stalls), Ordering::Relaxed);
         while *fault == Some(Fault::Stall) {
             fault = self.fault_changed.wait(fault).unwrap();
         }
+        self.stalled.fetch_sub(usize::from(stalls), Ordering::Relaxed);
         match stalls || *fault == Some(Fault::Gone) {
             true => Err(ErrorKind::ConnectionAborted.into()),
             false => Ok(*fault),

@@ -39,6 +39,8 @@ enum Node {
     Golden {
         disk: GoldenDisk,
         stop: Arc<AtomicBool>,
+        /// File of its source, which tells where zeroes are.
+        file: Option<PlainFile>,
     },
     Qcow2 {
         image: Box<Image<PlainFile>>,
@@ -109,7 +111,8 @@ impl Source {
                 let refused = |error: GoldenError| ImageCallError::Refused(error.to_string());
                 let disk = golden::open(image, SECTOR_BYTES).map_err(refused)?;
                 let (size, path) = (disk.geometry().size, image.source.to_string());
-                let node = Node::Golden { disk, stop: Arc::clone(stop) };
+                let file = disk.source_file().map(PlainFile::new);
+                let node = Node::Golden { disk, stop: Arc::clone(stop), file };
                 Ok(Self { node, size, path, _lock: None })
             }
             Backend::Null(_) | Backend::Memory(_) | Backend::Model(_) | Backend::Overlay { .. } => {
@@ -176,11 +179,14 @@ impl Source {
         // At most the length of a slice.
         let (out, behind) = out.split_at_mut(inside as usize);
         behind.fill(0);
+        if out.is_empty() {
+            return Ok(());
+        }
         let path = &self.path;
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         match &mut self.node {
             Node::Raw(file) => read_padded(file, at, out).map_err(failed),
-            Node::Golden { disk, stop } => {
+            Node::Golden { disk, stop, .. } => {
                 disk.read(at, out, stop).map_err(|error| match error.kind() {
                     ErrorKind::Interrupted => failed(ImageError::Stopped),
                     _ => failed(ImageError::io("read", at)(error)),
@@ -259,7 +265,8 @@ impl Source {
         let failed = |source| ImageCallError::Image { path: path.clone(), source };
         let (bytes, known, below) = match &mut self.node {
             Node::Raw(file) => return Ok(raw_presence(file, at, end)),
-            // The source does not tell where zeroes are.
+            Node::Golden { file: Some(file), .. } => return Ok(raw_presence(file, at, end)),
+            // A server is not asked where zeroes are.
             Node::Golden { .. } => return Ok((Presence::Data, end - at)),
             Node::Window { child, offset } => {
                 let [at, end] = [at, end].map(|one| offset.saturating_add(one));

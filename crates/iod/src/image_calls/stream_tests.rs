@@ -7,7 +7,7 @@ use std::process::Command;
 
 use model::image::{ImageFormat, ImageSnapshotCall};
 use model::image_stream::{ExportBase, ImageExport, ImageImport, ImageImported};
-use model::spec::Backend;
+use model::spec::{Backend, GoldenImage};
 
 use super::*;
 
@@ -185,6 +185,31 @@ fn every_format_comes_back_and_qemu_reads_it() {
         assert!(stored < 1 << 20, "zeroes take space: {stored}");
         std::fs::remove_file(folder.path("new")).unwrap();
     }
+}
+
+#[test]
+fn a_golden_image_is_sent_without_the_holes_of_its_file() {
+    let folder = Folder::new();
+    let source = disk(&folder, "a");
+    let file = folder.path("a");
+    let image = serde_json::json!({"source": {"file": file}, "cache": folder.path("cache")});
+    let mut image: GoldenImage = serde_json::from_value(image).unwrap();
+    // It keeps the blocks.
+    let opened = golden::open(&image, 512).unwrap();
+    let golden = Backend::Golden(Box::new(image.clone()));
+    for format in [ImageFormat::Raw, ImageFormat::Vhd, ImageFormat::Qcow2] {
+        let sent = folder.export(&golden, format, None);
+        assert!(sent == folder.export(&source, format, None), "{format:?}");
+    }
+    // A file with another image tells nothing about this one.
+    image.identity = Some(opened.identity().to_owned());
+    std::fs::remove_file(&file).unwrap();
+    folder.raw("a", &[]);
+    let golden = Backend::Golden(Box::new(image));
+    let mut source = source::Source::open(&golden, &folder.stop, false).unwrap();
+    assert_eq!(source.next_data(1 << 20, SIZE).unwrap(), 1 << 20);
+    let content = folder.content(&golden);
+    assert_eq!([content[0], content[SIZE as usize - 1]], [1, 7]);
 }
 
 #[test]

@@ -185,13 +185,15 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
         return None;
     }
     if let Some(counts) = served_disk.overlay_counts().filter(|counts| counts.is_full) {
-        let step = match overlay::of(counts).is_at_size() {
-            true => "raise overflow_size with disk.replace",
-            false => "make room for the overflow file",
+        let full = match counts.has_overflow {
+            true => format!("memory and overflow file of {place} are full"),
+            false => format!("the memory of {place} is full"),
         };
+        let step = overlay::of(counts).room_step(&served_disk.spec().id);
+        let step = step.map_or_else(String::new, |step| format!("{step}, or "));
         return Some(format!(
-            "{waiting} requests wait because memory and overflow file of {place} are full; {step}, \
-             or discard blocks in the guest, and they continue by themselves"
+            "{waiting} requests wait because {full}; {step}discard blocks in the guest, and they \
+             continue by themselves"
         ));
     }
     Some(format!(

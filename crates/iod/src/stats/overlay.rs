@@ -12,6 +12,7 @@ pub(super) fn of(counts: OverlayCounts) -> OverlayStats {
         overflow_used_bytes: counts.overflow_used_bytes,
         overflow_limit_bytes: counts.overflow_limit_bytes,
         overflow_size_bytes: counts.overflow_size_bytes,
+        file_limit_bytes: counts.file_limit_bytes,
         moved_bytes: counts.moved_bytes,
         hits: counts.memory_reads,
         overflow_reads: counts.overflow_reads,

@@ -207,3 +207,38 @@ fn an_image_that_waits_for_its_golden_base_holds_up_no_other_disk() {
         assert_eq!(stats(&io, "d").errors, 0);
     }
 }
+
+#[test]
+fn an_attach_that_waits_for_its_source_holds_up_no_other_call() {
+    let io = Io::start();
+    let bytes = golden_servers::image(8);
+    let [stalls, other] = [(); 2].map(|()| Server::nbd(bytes.clone()));
+    stalls.served.set_fault(Some(Fault::Stall));
+    let cache = io.folder.path().join("cache");
+    let spec = |id: &str, server: &Server| {
+        let golden = json!({"golden": {"source": server.source, "cache": cache}});
+        let mut spec = io.spec(id, golden);
+        spec["read_only"] = json!(true);
+        spec
+    };
+    std::thread::scope(|scope| {
+        let attach = || io.caller().call("disk.attach", spec("stalls", &stalls));
+        // An attach that gave up first, on a slow machine, has shown nothing.
+        let meanwhile = (0..10).any(|_| {
+            let waits = scope.spawn(attach);
+            eventually("the server has the connection", || stalls.served.stalled() > 0);
+            io.caller().disk("disk.attach", spec("other", &other));
+            check_block(&mut connect(&io.socket("other")), 0, 3, &bytes);
+            assert!(stats(&io, "other").golden.unwrap().problem.is_none());
+            io.caller().call("golden.warm", json!({"image": "other"})).unwrap();
+            io.caller().call("disk.detach", json!({"id": "other"})).unwrap();
+            let is_meanwhile = !waits.is_finished();
+            stalls.served.set_fault(None);
+            let why = waits.join().unwrap().unwrap_err().message;
+            assert!(why.contains("cannot connect"), "{why}");
+            stalls.served.set_fault(Some(Fault::Stall));
+            is_meanwhile
+        });
+        assert!(meanwhile, "the calls waited for the attach");
+    });
+}

@@ -10,6 +10,7 @@ use model::rpc::code;
 use serde_json::{Value, json};
 
 use crate::common::*;
+use crate::golden_servers::Server;
 
 fn qcow2(io: &Io, name: &str) -> Value {
     json!({"path": io.socket(name), "format": "qcow2"})
@@ -272,4 +273,36 @@ fn an_offline_snapshot_refers_to_its_base() {
     caller.disk("disk.attach", spec);
     let error = caller.call("image.snapshot", snapshot("b.qcow2", "qcow2", "d.qcow2")).unwrap_err();
     assert!(error.message.contains("in use"), "{error}");
+}
+
+#[test]
+fn a_copy_of_a_golden_image_stores_no_zeroes() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    // Its server tells nothing about zeroes.
+    let mut bytes = vec![0; 16 << 20];
+    bytes[5 << 20..][..100_000].fill(5);
+    *bytes.last_mut().unwrap() = 7;
+    let server = Server::nbd(bytes.clone());
+    let golden = json!({"golden": {"source": server.source, "cache": io.socket("cache")}});
+    let new = io.socket("new");
+    let is_same = |format: &str| {
+        let (from, to) = (new.to_str().unwrap(), io.socket("back"));
+        let words = ["convert", "-f", format, "-O", "raw", from, to.to_str().unwrap()];
+        run("qemu-img", &words);
+        std::fs::read(to).unwrap() == bytes
+    };
+    for (format, name) in [("raw", "raw"), ("qcow2", "qcow2"), ("vhd", "vpc")] {
+        let params = json!({"source": golden, "path": new, "format": format});
+        let info: ImageInfo = typed(&mut caller, "image.convert", params);
+        // A qcow2 file grows by some MiB, and a VHD by blocks of 2 MiB, of which two have data.
+        assert!(info.stored_bytes < 5 << 20, "{format}: {}", info.stored_bytes);
+        assert!(is_same(name), "{format}");
+        std::fs::remove_file(&new).unwrap();
+    }
+    let present = image(&io.folder, "present.raw", 16 << 20);
+    let params = json!({"source": golden, "present": {"file": present}, "path": new});
+    caller.call("image.copy", params).unwrap();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&new).unwrap());
+    assert!(blocks * 512 < 1 << 20 && is_same("raw"), "{blocks}");
 }

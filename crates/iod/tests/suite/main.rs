@@ -51,6 +51,7 @@ mod options;
 mod orphan;
 mod overlay;
 mod overlay_limits;
+mod overlay_room;
 mod pause;
 mod peer;
 mod polling;

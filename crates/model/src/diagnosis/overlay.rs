@@ -23,18 +23,12 @@ pub(super) fn full(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         },
         fill(overlay),
     );
-    let step = match overlay.has_overflow {
-        true if overlay.is_at_size() => {
-            "raise overflow_size with disk.replace, or delete files in the guest, which discards \
-             their blocks"
-        }
-        true => {
-            "make room in the file system of the overflow file, or delete files in the guest, which \
-             discards their blocks"
-        }
-        false => {
+    let step = match overlay.room_step(&disk.id) {
+        Some(step) => format!("{step}; or delete files in the guest, which discards their blocks"),
+        None => {
             "delete files in the guest, which discards their blocks; or attach the disk with an \
-             overflow file, which loses its writes"
+                 overflow file, which loses its writes"
+                .into()
         }
     };
     Some(DiskVerdict::new(Cause::Full, sentence).at(Stage::Device).next(step))

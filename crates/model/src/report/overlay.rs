@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::Uuid;
+use crate::vbd::WRITE_CACHE_OVERFLOW;
+
 /// Volatile write layer of a disk. Counts are since the process opened the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -21,6 +24,10 @@ pub struct OverlayStats {
     /// Most bytes of the overflow file that the disk allows. Absent if it does not limit them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow_size_bytes: Option<u64>,
+    /// Most bytes of a file that the kernel lets the process write (RLIMIT_FSIZE). Absent if it does not
+    /// limit them, or the overflow is no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_limit_bytes: Option<u64>,
     /// Bytes of blocks that were moved to the overflow file.
     pub moved_bytes: u64,
     /// Reads that memory alone has answered.
@@ -61,10 +68,35 @@ impl OverlayStats {
         Some(self.ram_bytes.saturating_sub(self.ram_used_bytes).saturating_add(overflow))
     }
 
-    /// Returns whether the overflow file is as large as the disk allows: more room would not help.
-    pub fn is_at_size(&self) -> bool {
+    /// Returns what makes room for the overflow file of the full overlay of this disk. `None` without
+    /// such a file. A disk that has a UUID is that of a VBD.
+    pub fn room_step(&self, disk: &str) -> Option<String> {
+        if !self.has_overflow {
+            return None;
+        }
+        Some(match () {
+            () if self.is_at(self.overflow_size_bytes) && disk.parse::<Uuid>().is_ok() => format!(
+                "raise the limit of its overflow file with xe vbd-param-set uuid={disk} \
+                 other-config:{WRITE_CACHE_OVERFLOW}=BYTES"
+            ),
+            () if self.is_at(self.overflow_size_bytes) => {
+                "raise overflow_size with disk.replace".into()
+            }
+            () if self.is_at(self.file_limit_bytes) => {
+                "raise the limit of file sizes of the process that serves the disk (prlimit --fsize, \
+                 or LimitFSIZE= of its unit)"
+                    .into()
+            }
+            () => {
+                "make room for the overflow file in its file system, or enlarge its block device".into()
+            }
+        })
+    }
+
+    /// Returns whether the overflow file is as large as a limit in bytes: more room would not help.
+    fn is_at(&self, limit: Option<u64>) -> bool {
         // A place is 4 KiB, and the first one is the header.
-        self.overflow_size_bytes.is_some_and(|size| self.overflow_used_bytes + 2 * 4096 > size)
+        limit.is_some_and(|size| self.overflow_used_bytes + 2 * 4096 > size)
     }
 
     /// Sets [`Self::full_in_seconds`] from the other values.
@@ -94,7 +126,33 @@ mod tests {
             OverlayStats { overflow_limit_bytes: Some(2000), overflow_used_bytes: 1900, ..both };
         assert_eq!((known.used_bytes(), known.room_bytes()), (2300, Some(700)));
         assert_eq!(forecast(known.clone()), Some(70));
-        assert!(!known.is_at_size());
-        assert!(OverlayStats { overflow_size_bytes: Some(8000), ..known }.is_at_size());
+    }
+
+    #[test]
+    fn what_makes_room_depends_on_what_is_full() {
+        let full = OverlayStats { overflow_used_bytes: 1900, ..OverlayStats::default() };
+        assert_eq!(full.room_step("d"), None);
+        let full = OverlayStats { has_overflow: true, ..full };
+        let says = |full: &OverlayStats, part| {
+            assert!(
+                full.room_step("d").is_some_and(|step| step.contains(part)),
+                "{part}: {full:?}"
+            );
+        };
+        let far = OverlayStats {
+            overflow_size_bytes: Some(1 << 20),
+            file_limit_bytes: Some(1 << 20),
+            ..full
+        };
+        says(&far, "make room for the overflow file");
+        let process = OverlayStats { file_limit_bytes: Some(8000), ..far };
+        says(&process, "prlimit --fsize");
+        // Without more of it, more of the other would not help.
+        let limited = OverlayStats { overflow_size_bytes: Some(8000), ..process };
+        says(&limited, "raise overflow_size");
+        let vbd = "6d2c3b1e-0c4b-4f5a-9f0e-1a2b3c4d5e6f";
+        let says = limited.room_step(vbd).unwrap();
+        let expected = format!("uuid={vbd} other-config:write-cache-overflow=BYTES");
+        assert!(says.contains(&expected), "{says}");
     }
 }

@@ -271,6 +271,19 @@ impl Backend {
         matches!(self, Self::Overlay { .. })
     }
 
+    /// Returns the tree with another limit of its overlay's overflow file. `None` if it has no such file,
+    /// or has this limit.
+    pub fn with_overflow_size(&self, size: Option<u64>) -> Option<Self> {
+        let mut changed = self.clone();
+        match &mut changed {
+            Self::Overlay { overflow: Some(_), overflow_size, .. } if *overflow_size != size => {
+                *overflow_size = size;
+                Some(changed)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the golden image of the tree, if there is one.
     pub fn golden(&self) -> Option<&GoldenImage> {
         self.nodes().find_map(|node| match node {

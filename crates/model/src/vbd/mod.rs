@@ -12,8 +12,8 @@ pub(crate) use device::no_such_device;
 pub use device::{DeviceNumber, MAX_DEVICE, choose};
 pub use gate::{allowed, check};
 pub use settings::{
-    ALGORITHMS, DiskLimits, Tuning, WriteCache, algorithm_with, check_limits, check_tuning, limits,
-    tuning,
+    ALGORITHMS, DiskLimits, Tuning, WRITE_CACHE_OVERFLOW, WriteCache, algorithm_with, check_limits,
+    check_tuning, limits, tuning,
 };
 
 named! {

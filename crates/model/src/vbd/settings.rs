@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::caps::Caps;
 use crate::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollMode, PollSpec};
 use crate::share::DiskShare;
-use crate::spec::{CacheMode, MAX_QUEUES, SpecError, parse_size, refuse};
+use crate::spec::{CacheMode, MAX_QUEUES, MIN_OVERFLOW_BYTES, SpecError, parse_size, refuse};
 
 /// Algorithms that limit a disk. The first is Ringway's, the second XenServer's.
 pub const ALGORITHMS: [&str; 2] = ["ringway", "ionice"];
@@ -58,7 +58,12 @@ pub struct Tuning {
     pub cache: Option<CacheMode>,
     /// Where its writes go if it has a golden image, from the next plug on.
     pub write_cache: Option<WriteCache>,
+    /// Most bytes of the file for those writes that memory has no room for.
+    pub write_cache_overflow: Option<u64>,
 }
+
+/// Key of [`Tuning::write_cache_overflow`].
+pub const WRITE_CACHE_OVERFLOW: &str = "write-cache-overflow";
 
 /// Returns the algorithm after parameters with the keys `set` were set: a parameter of `ringway`
 /// turns an empty algorithm into `ringway`.
@@ -114,16 +119,18 @@ pub fn check_limits(algorithm: &str, params: &BTreeMap<String, String>) -> Resul
 /// valid, as there; see [`tuning`].
 ///
 /// # Errors
-/// Field `other_config`: `queues`, `cache` or `write-cache` is out of range.
+/// Field `other_config`: `queues`, `cache`, `write-cache` or `write-cache-overflow` is out of range.
 pub fn check_tuning(other_config: &BTreeMap<String, String>) -> Result<(), SpecError> {
-    let Tuning { queues, cache, write_cache, .. } = tuning(other_config);
+    let Tuning { queues, cache, write_cache, write_cache_overflow, .. } = tuning(other_config);
     let check = |key: &str, is_valid: bool, valid: &str| match other_config.get(key) {
         Some(text) if !is_valid => refuse("other_config", format!("{key}: {text:?} is {valid}")),
         _ => Ok(()),
     };
     check("queues", queues.is_some(), &format!("not a number from 1 to {MAX_QUEUES}"))?;
     check("cache", cache.is_some(), "neither none nor writeback")?;
-    check("write-cache", write_cache.is_some(), "neither ram nor persistent")
+    check("write-cache", write_cache.is_some(), "neither ram nor persistent")?;
+    let least = format!("no size of at least {MIN_OVERFLOW_BYTES} bytes");
+    check(WRITE_CACHE_OVERFLOW, write_cache_overflow.is_some(), &least)
 }
 
 /// Parses the tuning. An invalid value in `other_config`, stored before calls checked it, has no
@@ -132,7 +139,7 @@ pub fn check_tuning(other_config: &BTreeMap<String, String>) -> Result<(), SpecE
 ///
 /// `polling-duration` is in microseconds; 0 turns polling off, and values above [`MAX_POLL_US`] are
 /// reduced to it. `polling-idle-threshold` is in percent of a CPU. `queues` is a number, `cache` is
-/// `none` or `writeback`, `write-cache` is `ram` or `persistent`.
+/// `none` or `writeback`, `write-cache` is `ram` or `persistent`, `write-cache-overflow` is a size.
 pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
     let get = |key| other_config.get(key).map(String::as_str);
     let (poll, poll_max_us) = match get("polling-duration").map(parse_duration) {
@@ -152,6 +159,9 @@ pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
         queues: queues.filter(|queues| (1..=MAX_QUEUES).contains(queues)),
         cache,
         write_cache: get("write-cache").and_then(WriteCache::parse),
+        write_cache_overflow: get(WRITE_CACHE_OVERFLOW)
+            .and_then(|text| parse_size(text).ok())
+            .filter(|bytes| *bytes >= MIN_OVERFLOW_BYTES),
     }
 }
 
@@ -360,6 +370,10 @@ mod tests {
             let text = format!("write-cache={text}");
             assert_eq!(tuning(&map(&text)).write_cache, Some(expected));
         }
+        for (text, expected) in [("1M", Some(1 << 20)), ("1023K", None), ("all", None)] {
+            let text = format!("write-cache-overflow={text}");
+            assert_eq!(tuning(&map(&text)).write_cache_overflow, expected, "{text}");
+        }
     }
 
     #[test]
@@ -380,6 +394,8 @@ mod tests {
             ("queues=two", "queues"),
             ("cache=writethrough", "none nor writeback"),
             ("write-cache=disk", "ram nor persistent"),
+            ("write-cache-overflow=1000K", "\"1000K\" is no size of at least 1048576 bytes"),
+            ("write-cache-overflow=", "write-cache-overflow: \"\" is no size"),
         ] {
             let error = check_tuning(&map(wrong)).unwrap_err();
             assert!(error.field == "other_config" && error.problem.contains(says), "{error}");
@@ -388,7 +404,7 @@ mod tests {
 
     /// Generates maps of known keys with values close to valid ones.
     fn any_map() -> impl Strategy<Value = BTreeMap<String, String>> {
-        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|floor-iops|floor-bytes|sched|class|queues|cache|write-cache\
+        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|floor-iops|floor-bytes|sched|class|queues|cache|write-cache|write-cache-overflow\
                    |polling-duration|polling-idle-threshold|[a-z]{0,3})";
         btree_map(key, "(-?[0-9]{0,21}[KMGT]?|[a-z]{0,4}|\\PC{0,8})", 0..5)
     }

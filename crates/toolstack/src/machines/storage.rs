@@ -9,7 +9,7 @@ use std::sync::Arc;
 use model::domain::serial;
 use model::id::{VbdId, VdiId};
 use model::spec::{Backend, DiskShare, DiskSpec, FileRef};
-use model::vbd::VbdKind;
+use model::vbd::{Tuning, VbdKind};
 use model::vdi::automaton::{Access, VolumeOp, VolumeState};
 use tokio::time::Instant;
 
@@ -138,15 +138,12 @@ impl MachineStepRunner {
             }
             return Ok(());
         }
-        let backend = match access {
-            Access::Rw => {
-                let write_cache = self.record(vbd)?.tuning.write_cache;
-                driver.attach_layer(sr, vbd, write_cache, backend).await?
-            }
-            Access::Ro => backend,
-        };
         // From here on, callers that change the settings apply them at the datapath.
         let _teller = self.machines.lock_settings(&vbd.to_string()).await;
+        let backend = match access {
+            Access::Rw => driver.attach_layer(sr, vbd, self.tuning(vbd)?, backend).await?,
+            Access::Ro => backend,
+        };
         let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
         let spec = DiskSpec { block_size: Some(block_size), ..spec };
         self.datapath(&source).await?.attach(&spec).await?;
@@ -206,6 +203,14 @@ impl MachineStepRunner {
         }
         self.let_go(vdi, vbd);
         Ok(())
+    }
+
+    /// Returns the tuning of a slot's layer. Its kind stays that of the operation.
+    fn tuning(&self, vbd: VbdId) -> Result<Tuning, StepError> {
+        let tuning = self.record(vbd)?.tuning;
+        let now = self.machines.records.disk_settings(vbd);
+        let write_cache_overflow = now.map_or(tuning, |(_, now)| now).write_cache_overflow;
+        Ok(Tuning { write_cache_overflow, ..tuning })
     }
 
     fn unsure(&self, vbd: VbdId, unsure: bool) {

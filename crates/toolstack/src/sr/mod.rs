@@ -29,7 +29,7 @@ use model::id::{SrId, Uuid, VbdId, VdiId};
 use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize};
 use model::sr::SrFeature;
-use model::vbd::WriteCache;
+use model::vbd::Tuning;
 use model::vdi::automaton::Access;
 
 use serde::{Deserialize, Serialize};
@@ -450,10 +450,15 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
         &self,
         _sr: SrId,
         _slot: VbdId,
-        _write_cache: Option<WriteCache>,
+        _tuning: Tuning,
         base: Backend,
     ) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(std::future::ready(Ok(base)))
+    }
+    /// Returns the limit of the overflow file of a slot's layer, in bytes. `wanted` is that of the slot's
+    /// record.
+    fn overflow_size(&self, _sr: SrId, _wanted: Option<u64>) -> Result<Option<u64>, SrError> {
+        Err(SrError::Unsupported)
     }
     /// Removes the layer of a slot if it does not outlive its machine. No datapath serves it.
     fn detach_layer(&self, _sr: SrId, _slot: VbdId) -> BoxFuture<'_, Result<(), SrError>> {

@@ -338,6 +338,11 @@ impl SrDriver for SimSr {
         }))
     }
 
+    /// Any disk may have a write cache here, without a limit by default.
+    fn overflow_size(&self, _sr: SrId, wanted: Option<u64>) -> Result<Option<u64>, SrError> {
+        Ok(wanted)
+    }
+
     fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(self.call((CallKind::ActivateVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);

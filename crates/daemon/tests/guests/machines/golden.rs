@@ -3,11 +3,12 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
+use model::report::{DiskState, DiskStats};
 use xenapi::Value;
 
 use super::records::{of, record, slot, start, with};
 use super::snapshots::kill_datapath;
-use super::world::{DISK_BYTES, Machine, World};
+use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
 /// Block that tells which state a disk has.
 const BLOCK: u64 = 7;
@@ -15,10 +16,16 @@ const BLOCK: u64 = 7;
 impl World {
     /// Creates an SR of a golden image, whose block has this word. Returns the source and the VDI.
     fn golden(&mut self, word: &str) -> (PathBuf, String) {
+        self.golden_with(word, &[])
+    }
+
+    /// As [`World::golden`], with more of the configuration.
+    fn golden_with(&mut self, word: &str, more: &[&str]) -> (PathBuf, String) {
         let path = self.daemon.dir().join("golden.raw");
         write_source(&path, word);
         let source = format!("device-config:source={}", path.display());
         let sr = ["sr-create", "type=golden", "name-label=golden", &source];
+        let sr = [&sr[..], more].concat();
         let sr = format!("sr-uuid={}", self.daemon.xe_prints(&sr).unwrap());
         let vdi = self.daemon.xe_prints(&["vdi-list", &sr, "--minimal"]).unwrap();
         (path, self.made("VDI.get_by_uuid", &of(&vdi)))
@@ -138,4 +145,54 @@ fn a_persistent_write_cache_stays_with_its_machine() {
     assert!(refused.contains("write-cache=persistent"), "{refused}");
     world.call("VM.destroy", &of(&machine.reference));
     world.until("the end of the layer", |world| world.layer_files().is_empty());
+}
+
+#[test]
+fn a_machine_with_a_full_write_cache_goes_on_when_its_limit_is_raised() {
+    let mut world = World::new();
+    let machine = world.guest("one");
+    let small = ["device-config:write-cache-ram=4M", "device-config:write-cache-overflow=1048576"];
+    let (_, disk) = world.golden_with("golden", &small);
+    let machine = world.put(&machine, &disk);
+    assert_eq!(world.word_after_start(&machine), "golden");
+    let mut shell = world.shell(&machine);
+    // Whole blocks, all of the disk.
+    let fill = "dd of=/dev/vda bs=4096 count=2048 conv=notrunc,fsync iflag=fullblock 2>/dev/null";
+    let fill = format!("(yes word | {fill}; echo $? >/tmp/filled) </dev/null >/dev/null 2>&1 &");
+    shell.run(&format!("{{ {fill} }}"), PATIENCE).unwrap();
+    world.until_served(&machine.slot, |disk| disk.state == DiskState::Waiting);
+    let disk = world.served(&machine.slot).unwrap();
+    assert_eq!(disk.overlay.unwrap().overflow_size_bytes, Some(1 << 20));
+    let command = format!("xe vbd-param-set uuid={} other-config:write-cache-overflow=", disk.id);
+    let alert = disk.alert.unwrap();
+    assert!(alert.contains(&command), "{alert}");
+    let is_told = |world: &mut World| world.daemon.process.stderr().contains(&command);
+    world.until("the message of the full write cache", is_told);
+    let vbd = format!("uuid={}", disk.id);
+    let set = |world: &World, value: &str| {
+        let value = format!("other-config:write-cache-overflow={value}");
+        world.daemon.xe_prints(&["vbd-param-set", &vbd, &value])
+    };
+    let refused = set(&world, "1000").unwrap_err().to_string();
+    assert!(refused.contains("no size of at least 1048576 bytes"), "{refused}");
+    set(&world, "16M").unwrap();
+    let filled = "until [ -s /tmp/filled ]; do sleep 1; done; cat /tmp/filled";
+    assert_eq!(shell.run(filled, PATIENCE).unwrap(), "0");
+    world.until_served(&machine.slot, |disk| disk.state == DiskState::Active);
+    let size = |disk: DiskStats| disk.overlay.unwrap().overflow_size_bytes;
+    assert_eq!(size(world.served(&machine.slot).unwrap()), Some(16 << 20));
+    assert!(machine.read(&mut shell, 16383).contains("word"));
+    drop(shell);
+    // It stays for the next start, and a limit that is lower than the file loses nothing.
+    world.call("VM.hard_reboot", &of(&machine.reference));
+    let mut shell = world.shell(&machine);
+    assert_eq!(machine.read(&mut shell, BLOCK), "golden");
+    assert_eq!(size(world.served(&machine.slot).unwrap()), Some(16 << 20));
+    set(&world, "1M").unwrap();
+    let is_lower = |disk: &DiskStats| {
+        disk.overlay.as_ref().is_some_and(|overlay| overlay.overflow_size_bytes == Some(1 << 20))
+    };
+    world.until_served(&machine.slot, is_lower);
+    machine.write(&mut shell, BLOCK, "first");
+    assert_eq!(machine.read(&mut shell, BLOCK), "first");
 }

@@ -28,7 +28,7 @@ pub const IDENTITY: &str = "identity";
 /// Key of the memory for the writes of a disk.
 pub const WRITE_CACHE_RAM: &str = "write-cache-ram";
 /// Key of the most bytes of the file for the writes of a disk.
-pub const WRITE_CACHE_OVERFLOW: &str = "write-cache-overflow";
+pub use model::vbd::WRITE_CACHE_OVERFLOW;
 /// Part of the host's memory for the writes of a disk by default, and its bounds in bytes.
 const WRITE_CACHE_RAM_PART: u64 = 256;
 const WRITE_CACHE_RAM_BOUNDS: (u64, u64) = (16 << 20, 256 << 20);
@@ -115,14 +115,20 @@ impl GoldenConfig {
         Ok(Self { image, write_cache_ram, write_cache_overflow })
     }
 
-    /// Returns the backend of a disk whose writes go to memory, and beyond it to the file `overflow`.
-    pub(super) fn overlay(&self, base: Backend, overflow: PathBuf) -> Backend {
+    /// Returns the backend of a disk whose writes go to memory, and beyond it to the file `overflow`, of
+    /// at most `wanted` bytes if the slot says so.
+    pub(super) fn overlay(&self, base: Backend, overflow: PathBuf, wanted: Option<u64>) -> Backend {
         Backend::Overlay {
             base: Box::new(base),
             ram: self.write_cache_ram,
             overflow: Some(overflow.into()),
-            overflow_size: self.write_cache_overflow,
+            overflow_size: self.overflow_size(wanted),
         }
+    }
+
+    /// Returns the most bytes of the file for the writes of a disk whose slot wants `wanted`.
+    pub(super) fn overflow_size(&self, wanted: Option<u64>) -> Option<u64> {
+        wanted.or(self.write_cache_overflow)
     }
 
     /// Returns the name of the image: the end of its address.
@@ -242,18 +248,24 @@ mod tests {
 
     #[test]
     fn the_disk_of_a_machine_has_the_limits_of_its_write_cache() {
-        let disk = |pairs: &[_]| {
+        let disk = |pairs: &[_], wanted| {
             let config = parse(&[&[(SOURCE, "/a"), (WRITE_CACHE_RAM, "4M")], pairs].concat());
             let config = config.unwrap();
             let base = Backend::Golden(Box::new(config.image.clone()));
-            let backend = config.overlay(base, PathBuf::from("/b/1.overflow"));
+            let backend = config.overlay(base, PathBuf::from("/b/1.overflow"), wanted);
             DiskSpec::new("d", "/s", backend.clone()).validate().unwrap();
             serde_json::to_value(backend).unwrap()["overlay"].clone()
         };
-        let usual = disk(&[]);
+        let usual = disk(&[], None);
         assert_eq!((&usual["ram"], &usual["overflow"]), (&json!(4 << 20), &json!("/b/1.overflow")));
         assert_eq!(usual["overflow_size"], json!(null));
-        assert_eq!(disk(&[(WRITE_CACHE_OVERFLOW, "1M")])["overflow_size"], json!(1 << 20));
+        let limit = [(WRITE_CACHE_OVERFLOW, "1M")];
+        assert_eq!(disk(&limit, None)["overflow_size"], json!(1 << 20));
+        assert_eq!(
+            disk(&limit, Some(2 << 20))["overflow_size"],
+            json!(2 << 20),
+            "that of the slot"
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ use model::id::{SrId, Uuid, VbdId, VdiId};
 use model::image::{ImageCreate, ImageFormat};
 use model::spec::{Backend, BlockSize, DiskSpec, GoldenImage};
 use model::sr::SrFeature;
-use model::vbd::WriteCache;
+use model::vbd::{Tuning, WriteCache};
 use model::vdi::automaton::Access;
 
 pub use config::{
@@ -301,18 +301,22 @@ impl SrDriver for GoldenDriver {
         &self,
         sr: SrId,
         slot: VbdId,
-        write_cache: Option<WriteCache>,
+        tuning: Tuning,
         base: Backend,
     ) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
             let config = self.config(sr)?;
-            if write_cache == Some(WriteCache::Persistent) {
+            if tuning.write_cache == Some(WriteCache::Persistent) {
                 return self.persistent(sr, slot, config).await;
             }
             let overflow = LayerName { slot, identity: None }.file_name();
             let overflow = config.image.cache.join(overflow);
-            Ok(config.overlay(base, overflow))
+            Ok(config.overlay(base, overflow, tuning.write_cache_overflow))
         })
+    }
+
+    fn overflow_size(&self, sr: SrId, wanted: Option<u64>) -> Result<Option<u64>, SrError> {
+        Ok(self.config(sr)?.overflow_size(wanted))
     }
 
     fn detach_layer(&self, sr: SrId, slot: VbdId) -> BoxFuture<'_, Result<(), SrError>> {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use model::id::VdiId;
+use nix::sys::signal::{SigSet, Signal};
 
 use super::proto::{Answer, Call, MAX_LINE_BYTES, SrRequest, SrResponse};
 use crate::sr::dir::SrDirectory;
@@ -19,6 +20,8 @@ const PROGRAM: &std::ffi::CStr = c"ringway-storage";
 pub fn serve() -> ExitCode {
     // The default name would be `exe`. Nothing depends on it.
     let _unnamed = rustix::thread::set_name(PROGRAM);
+    // A write beyond the limit of a file's size fails then, and ends no other call. Threads inherit this.
+    let _without_effect = SigSet::from(Signal::SIGXFSZ).thread_block();
     let stream = rustix::stdio::stdin().try_clone_to_owned().map(UnixStream::from);
     match stream.and_then(serve_on) {
         Ok(()) => ExitCode::SUCCESS,

@@ -92,6 +92,23 @@ fn four(driver: &Arc<DirDriver>, turn: u8) -> Calls {
     calls
 }
 
+/// A limit of file sizes (`ulimit -f`) is an error of the call that exceeds it.
+#[tokio::test]
+async fn one_that_may_not_write_such_a_file_says_so_and_goes_on() {
+    let place = Place::new();
+    let HelperCommand { program, mut words } = again("storage_worker", &[]);
+    words.splice(0..0, ["--fsize=1048576".into(), program.into()]);
+    let limited = HelperCommand { program: "prlimit".into(), words };
+    let driver = DirDriver::new("dir", Host::new(limited, DEADLINE), place.path());
+    driver.create(sr(), &place.config()).await.unwrap();
+    driver.attach(sr(), &place.config()).await.unwrap();
+    let error = driver.create_volume(sr(), vdi(1), 2 << 20).await.unwrap_err();
+    let told = format!("{error:?}");
+    assert!(!matches!(error, SrError::Worker(_)) && told.contains("too large"), "{told}");
+    driver.create_volume(sr(), vdi(2), 1 << 20).await.unwrap();
+    assert_eq!(driver.scan(sr()).await.unwrap().volumes.len(), 1);
+}
+
 async fn failure(helper_command: HelperCommand) -> SrError {
     let place = Place::new();
     let driver = DirDriver::new("dir", Host::new(helper_command, DEADLINE), place.path());
