@@ -91,7 +91,7 @@ fn the_memory_of_a_step_is_measured() {
 #[test]
 fn a_pool_of_machines_is_measured_in_every_way() {
     let stop = Arc::new(AtomicBool::new(false));
-    let machines = rounds(100, 1000);
+    let machines = rounds(30, 1000);
     let options = Options { quick: !is_soak(), ..only(&format!("m{machines}-")) };
     let results = run(&ApiScale, &options, &mut Silent, &stop).unwrap();
     let ids: Vec<_> = results.cells.iter().map(|cell| cell.id.as_str()).collect();
