@@ -22,11 +22,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_ONCE = 2
+DOC_TESTS = "doc tests"
 # These take longest and begin first, so that none of them is the last. The lab's peers spin, so the
-# programs beside it are those that mostly wait; the others emulate guests.
+# programs beside it are those that mostly wait; the others emulate guests. Then follow those of 15 to 50
+# seconds: the last programs are short, and both lanes end at about the same time.
 LONG = [
     "lab suite", "iod suite", "daemon suite", "toolstack qemu_driver", "toolstack suite",
     "daemon guests", "testkit guests", "iod guests", "cli guests",
+    "cli suite", "daemon daemon", "image suite", "share share", "toolstack toolstack", "blk steady",
+    "nic steady", "nic suite", "image image", "iod iod", "iod guards", DOC_TESTS, "testkit libvirt",
 ]
 # With one of these options cargo builds no doc tests.
 TARGETS = {"--lib", "--bin", "--bins", "--test", "--tests", "--examples"}
@@ -54,7 +58,12 @@ def programs(options, arguments):
             package = Path(message["manifest_path"]).parent
             command = [message["executable"], *arguments]
             found.append((f"{package.name} {message['target']['name']}", command, package))
-    return sorted(found, key=lambda one: (LONG + [one[0]]).index(one[0]))
+    return found
+
+
+def by_length(programs):
+    """Returns the programs in the order in which they begin."""
+    return sorted(programs, key=lambda one: (LONG + [one[0]]).index(one[0]))
 
 
 def run(program, **environment):
@@ -71,8 +80,9 @@ def run(program, **environment):
 def run_all(programs, has_times):
     """Runs the programs. Yields the result of each as it ends. An interrupt starts no further one."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        environment = {"RUSTC_BOOTSTRAP": "1"} if has_times else {}
-        runs = [pool.submit(run, program, **environment) for program in programs]
+        # Cargo would build packages again for it.
+        environment = lambda name: {"RUSTC_BOOTSTRAP": "1"} if has_times and name != DOC_TESTS else {}
+        runs = [pool.submit(run, program, **environment(program[0])) for program in programs]
         try:
             for ended in as_completed(runs):
                 yield ended.result()
@@ -125,11 +135,12 @@ def has_doc_tests(package):
 
 
 def doc_tests(options, programs):
-    """Returns the command of the doc tests. rustdoc would take a minute to find none in the other packages."""
+    """Returns the doc tests as a program. rustdoc would take a minute to find none in the other packages."""
     names = {name.split()[0] for name, _, package in programs if has_doc_tests(package)}
     selection = [option for name in sorted(names) for option in ("-p", name)]
     options = [option for option in options if option != "--workspace"]
-    return ["cargo", "test", "--quiet", "--doc", *(options if "-p" in options else options + selection)]
+    command = ["cargo", "test", "--quiet", "--doc", *(options if "-p" in options else options + selection)]
+    return DOC_TESTS, command, ROOT
 
 
 def main(options):
@@ -138,18 +149,15 @@ def main(options):
         slowest, options = int(options[1]), options[2:]
     options = options or ["--workspace"]
     all_programs = programs(options, TIMES if slowest else [])
+    docs = [] if TARGETS & set(options) else [doc_tests(options, all_programs)]
     begun, failed, causes, tests, counts = time.monotonic(), [], [], [], Counter()
-    for name, code, output, seconds in run_all(all_programs, slowest > 0):
+    for name, code, output, seconds in run_all(by_length(all_programs + docs), slowest > 0):
         counts += report(name, code, output, seconds)
         if code:
             failed.append(name)
             causes += panics(name, output)
-        elif slowest:
+        elif slowest and name != DOC_TESTS:
             tests += times(name, output)
-    if not TARGETS & set(options):
-        docs = run(("doc tests", doc_tests(options, all_programs), ROOT))
-        counts += report(*docs)
-        failed += ["doc tests"] if docs[1] else []
     print(f"test result: {'FAILED' if failed else 'ok'}. {counts['passed']} passed; {counts['failed']} failed; "
           f"{counts['ignored']} ignored; {len(all_programs)} programs in {time.monotonic() - begun:.0f} s")
     if slowest:

@@ -71,6 +71,17 @@ impl CpuPairSpeed {
         Ok(cpu_pair_speed)
     }
 
+    /// Returns the speed in `found`. The first use samples the two CPUs: plans alone need none.
+    ///
+    /// # Errors
+    /// This process may not run on one of the CPUs.
+    pub fn found_or_of(found: &mut Option<Self>, cpus: [usize; 2]) -> Result<&mut Self> {
+        match found {
+            Some(cpu_pair_speed) => Ok(cpu_pair_speed),
+            empty => Ok(empty.insert(Self::of(cpus)?)),
+        }
+    }
+
     /// Returns the speed of the slower CPU while both work, relative to its highest speed so far.
     /// The value is at most 1. It is lower if the CPUs are far apart now and were near before.
     /// Takes a few milliseconds.

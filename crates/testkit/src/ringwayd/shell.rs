@@ -15,8 +15,10 @@ use crate::guest::console::{Console, Seen};
 const PROMPT: &str = " # ";
 /// Last line that the guest prints before it powers off.
 const LAST_WORDS: &str = "ringway-guest: exit";
-/// Silence after which the test sends a newline: the guest may have printed the prompt earlier.
-const ASK_AFTER: Duration = Duration::from_secs(15);
+/// Silence after which the test sends a newline: the guest may have printed the prompt earlier. It
+/// doubles with each newline, because a guest that still boots answers none.
+const FIRST_ASK_AFTER: Duration = Duration::from_millis(500);
+const ASK_AFTER_MAX: Duration = Duration::from_secs(15);
 /// Marks before and after the output of a command, with its number. The shell computes a part of
 /// each mark, so that the echo of a typed line does not match.
 const BEGIN: &str = "ringway-begin-2";
@@ -54,14 +56,15 @@ impl Shell {
     /// # Errors
     /// [`Error::Timeout`]; [`Error::Closed`] if the guest ends instead.
     pub fn ready(&mut self, deadline: Duration) -> Result<()> {
-        let until = Instant::now() + deadline;
+        let (until, mut ask_after) = (Instant::now() + deadline, FIRST_ASK_AFTER);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.console.wait_for(PROMPT, left.min(ASK_AFTER)) {
+            match self.console.wait_for(PROMPT, left.min(ask_after)) {
                 Seen::Yes => {}
                 Seen::Closed => return Err(self.closed("its start")),
                 Seen::Late if left.is_zero() => return Err(self.late("its start", deadline)),
                 Seen::Late => {
+                    ask_after = (2 * ask_after).min(ASK_AFTER_MAX);
                     self.type_line("")?;
                     continue;
                 }
@@ -71,7 +74,7 @@ impl Shell {
             }
             let number = number();
             self.type_line(&format!("e {number}"))?;
-            match self.console.wait_for(&format!("{END} {number} "), left.min(ASK_AFTER)) {
+            match self.console.wait_for(&format!("{END} {number} "), left.min(ASK_AFTER_MAX)) {
                 Seen::Yes => return Ok(()),
                 Seen::Closed => return Err(self.closed("its start")),
                 Seen::Late => {}

@@ -167,11 +167,13 @@ fn qemu_shell_obeys_ctrl_c_and_powers_off() {
     assert_eq!(guest.finish(DEADLINE).unwrap().code, 0);
 }
 
+/// One boot for all that the guest has and finds, because none of it changes what the next needs.
 #[test]
-fn qemu_guest_has_network_agent_plain_disks_and_a_script_on_its_command_line() {
+fn qemu_guest_has_network_agent_plain_disks_a_later_cd_and_a_script_on_its_command_line() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a,b.raw");
+    let (path, disc) = (dir.path().join("a,b.raw"), dir.path().join("disc"));
     fs::write(&path, [b'x'; 1024]).unwrap();
+    fs::write(&disc, [b'y'; 2048]).unwrap();
     let image = Image { path, serial: "PLAIN".to_owned(), read_only: false };
     let agent = ["-device", "virtio-serial", "-device"];
     let port = "virtserialport,chardev=agent,name=org.qemu.guest_agent.0";
@@ -180,33 +182,24 @@ fn qemu_guest_has_network_agent_plain_disks_and_a_script_on_its_command_line() {
     args.extend(agent);
     args.push(port);
     args.extend(network);
+    args.extend(["-device", "virtio-scsi-pci,id=scsi"]);
     let args = args.into_iter().map(str::to_owned).collect();
     // A lease that ends takes no address of the script with it.
     let script = "lease eth0; ip addr add 10.9.0.1/24 dev eth0; killall -USR2 udhcpc; \
                   while ip addr | grep -qF 10.0.2.15; do sleep 0.1; done; ip addr | grep -oF 10.9.0.1; \
-                  agent && echo agent; head -c 3 $(disk PLAIN); exit 4";
+                  agent && echo agent; head -c 3 $(disk PLAIN); echo; echo up; \
+                  until [ -b /dev/sr0 ]; do sleep 0.1; done; head -c 3 /dev/sr0; exit 4";
     let run = format!("ringway.run={}", BASE64_STANDARD.encode(script));
     let machine = Machine { images: vec![image], args, append: run, ..Machine::default() };
-    let guest = Guest::shell(&machine).unwrap();
-    let outcome = leaves_nothing(guest, |guest| guest.finish_script(DEADLINE)).unwrap();
-    assert_eq!((outcome.code, outcome.output.as_str()), (4, "10.0.2.15\n10.9.0.1\nagent\nxxx"));
-}
-
-#[test]
-fn qemu_guest_finds_a_cd_that_is_plugged_later() {
-    let disc = tempfile::NamedTempFile::new().unwrap();
-    fs::write(disc.path(), [b'x'; 2048]).unwrap();
-    let args = ["-device", "virtio-scsi-pci,id=scsi"].map(str::to_owned).to_vec();
-    let script = "echo up; until [ -b /dev/sr0 ]; do sleep 0.1; done; head -c 3 /dev/sr0";
-    let machine = Machine { args, ..Machine::default() };
-    let mut guest = Guest::start(Kind::Qemu, &machine, script).unwrap();
+    let mut guest = Guest::shell(&machine).unwrap();
     guest.wait_for("up\n", DEADLINE).unwrap();
     let qmp = guest.qmp().unwrap();
     let medium =
-        json!({"driver": "file", "node-name": "disc", "read-only": true, "filename": disc.path()});
+        json!({"driver": "file", "node-name": "disc", "read-only": true, "filename": disc});
     qmp.execute("blockdev-add", &medium).unwrap();
     let drive = json!({"driver": "scsi-cd", "id": "cd", "bus": "scsi.0", "drive": "disc"});
     qmp.execute("device_add", &drive).unwrap();
-    let outcome = leaves_nothing(guest, |guest| guest.finish(DEADLINE)).unwrap();
-    assert_eq!((outcome.code, outcome.output.as_str()), (0, "up\nxxx"));
+    let outcome = leaves_nothing(guest, |guest| guest.finish_script(DEADLINE)).unwrap();
+    let expected = "10.0.2.15\n10.9.0.1\nagent\nxxx\nup\nyyy";
+    assert_eq!((outcome.code, outcome.output.as_str()), (4, expected));
 }

@@ -81,7 +81,7 @@ fn full(dir: &Path) {
     let machine = Machine { disks, ..Machine::default() };
     let mut guest = Guest::start(Kind::Qemu, &machine, SCRIPT).unwrap();
     guest.wait_for("begins\n", DEADLINE).unwrap();
-    wait_while_full(&io, rounds(3, 600));
+    wait_while_full(&io, rounds(1, 600));
     let written = disk(&io)["requests"]["write"].clone();
     let room = Instant::now();
     let status = Command::new("mount").args(["-o", "remount,size=40m"]).arg(dir).status().unwrap();

@@ -25,7 +25,7 @@ const BEYOND: &str = "192.0.2.2";
 const OTHER: &str = "10.213.0.199";
 /// Cap in kilobytes per second, and amount of data sent under it in kilobytes.
 const KBPS: u64 = 64;
-const SENT_KB: u64 = 512;
+const SENT_KB: u64 = 256;
 /// Possible burst in kilobytes. No cap delays less data.
 const BURST_KB: u64 = 128;
 

@@ -25,7 +25,7 @@ const PLAIN_BYTES: i64 = 128 << 20;
 /// Size of a block that a guest writes, in bytes.
 const BLOCK: u64 = 512;
 /// Longest wait for events before conditions outside of the records are checked again.
-const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(crate) struct World {
     pub(crate) daemon: Ringwayd,

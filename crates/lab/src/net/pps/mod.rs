@@ -7,7 +7,7 @@ mod closed;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testkit::testpmd::{ReservedHugePages, reserve_huge_pages};
 
 use closed::{ClosedLoop, PER_CPU, QUEUE_SIZE, RATE};
@@ -150,18 +150,13 @@ impl Experiment for NetPps {
             ..Plan::default()
         };
         let options = options.clone();
-        let pages = reserve_huge_pages(ALL_MIB)?;
-        // Idle cases do not need the CPU speed, whose search takes seconds.
-        let asked = cases.iter().any(|case| matches!(case, Case::Frames(_)));
-        let cpu_pair_speed =
-            asked.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
         Ok(Box::new(PreparedExperiment {
             plan,
             cases,
             placement,
-            cpu_pair_speed,
+            cpu_pair_speed: None,
             options,
-            _pages: pages,
+            pages: None,
         }))
     }
 }
@@ -197,11 +192,11 @@ struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
-    /// Speed of the two CPUs, for frames.
+    /// Speed of the two CPUs, for frames. Its search takes seconds, so the first use begins it.
     cpu_pair_speed: Option<CpuPairSpeed>,
     options: Options,
-    /// Huge pages for all processes, which run one after the other.
-    _pages: ReservedHugePages,
+    /// Huge pages for all processes, which run one after the other. Plans alone need none.
+    pages: Option<ReservedHugePages>,
 }
 
 impl Prepared for PreparedExperiment {
@@ -213,10 +208,13 @@ impl Prepared for PreparedExperiment {
         let case = self.cases[cell];
         let (_, system) = case.systems(self.options.control)[system];
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
+        if self.pages.is_none() {
+            self.pages = Some(reserve_huge_pages(ALL_MIB)?);
+        }
         match case {
             Case::Frames(bytes) => of_starts(self.options.quick, PATIENCE, |patience| {
-                let cpu_pair_speed =
-                    self.cpu_pair_speed.as_mut().context("the CPUs were not measured")?;
+                let cpus = [self.placement.backend, self.placement.client];
+                let cpu_pair_speed = CpuPairSpeed::found_or_of(&mut self.cpu_pair_speed, cpus)?;
                 let switch = system.start(2, 1, self.placement)?;
                 let running = ClosedLoop::start(switch, bytes, self.placement)?;
                 running.measure(millis(SLICE_MS), patience, cpu_pair_speed)

@@ -74,11 +74,6 @@ impl Case {
         self.stream_ends == StreamEnds::Guests
     }
 
-    /// Returns whether there are no guests.
-    pub(super) fn is_bare(self) -> bool {
-        matches!(self.stream_ends, StreamEnds::Nics(_))
-    }
-
     /// Returns whether the guests run under QEMU.
     pub(super) fn is_emulated(self) -> bool {
         self.stream_ends == StreamEnds::Emulated

@@ -96,15 +96,11 @@ impl Experiment for NetQueues {
             plots: vec![plot(&cases, options)],
             ..Plan::default()
         };
-        // Only NICs without guests use exactly two CPUs.
-        let pace = cases.iter().any(|case| case.is_bare());
-        let cpu_pair_speed =
-            pace.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
         Ok(Box::new(PreparedExperiment {
             plan,
             cases,
             placement,
-            cpu_pair_speed,
+            cpu_pair_speed: None,
             options: options.clone(),
         }))
     }
@@ -114,7 +110,8 @@ struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
-    /// Speed of the two CPUs, for NICs without guests.
+    /// Speed of the two CPUs, for NICs without guests: only those use exactly two. Its search takes
+    /// seconds, so the first use begins it.
     cpu_pair_speed: Option<CpuPairSpeed>,
     options: Options,
 }
@@ -179,7 +176,8 @@ impl Prepared for PreparedExperiment {
 impl PreparedExperiment {
     /// Measures one flow between NICs of the raw client. Client and switch have a CPU each.
     fn nics(&mut self, pairs: u16, bytes: usize, patience: Duration) -> Result<Sample> {
-        let cpu_pair_speed = self.cpu_pair_speed.as_mut().context("the CPUs were not measured")?;
+        let cpus = [self.placement.backend, self.placement.client];
+        let cpu_pair_speed = CpuPairSpeed::found_or_of(&mut self.cpu_pair_speed, cpus)?;
         let running = OURS.start(2, pairs, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let (frames, depth) = (vec![tcp(1, 2, 40_000, bytes)], tso::DEPTHS[1]);

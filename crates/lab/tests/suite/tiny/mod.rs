@@ -41,6 +41,16 @@ fn run(
     lab::experiment::run(experiment, options, progress, stop)
 }
 
+/// Runs an experiment that mostly waits for simulated storage. In a reduced run it may run beside
+/// other experiments.
+fn run_beside(experiment: &dyn Experiment, options: &Options) -> anyhow::Result<Results> {
+    let stop = Arc::new(AtomicBool::new(false));
+    if testkit::is_soak() {
+        return run(experiment, options, &mut Silent, &stop);
+    }
+    lab::experiment::run(experiment, options, &mut Silent, &stop)
+}
+
 fn tiny(control: bool) -> Options {
     Options {
         quick: true,

@@ -14,7 +14,7 @@ use lab::toolstack::vbd_parallel::VbdParallel;
 use testkit::ringwayd::Ringwayd;
 use testkit::{is_soak, rounds};
 
-use super::{drawn, run, tiny};
+use super::{drawn, run, run_beside, tiny};
 
 fn only(cell: &str) -> Options {
     Options { only: Some(cell.to_owned()), rounds: Some(1), ..tiny(false) }
@@ -24,8 +24,7 @@ fn only(cell: &str) -> Options {
 /// measures how near the time is to that of one disk.
 #[test]
 fn disks_of_a_machine_are_attached_beside_each_other() {
-    let stop = Arc::new(AtomicBool::new(false));
-    let results = run(&VbdParallel, &only("attach-500"), &mut Silent, &stop).unwrap();
+    let results = run_beside(&VbdParallel, &only("attach-500")).unwrap();
     let names: Vec<_> = results.cells[0].systems.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(names, ["1 disk", "10 disks", "10 disks, one step at a time"]);
     let start = |n: usize| results.cells[0].systems[n].median("start_ms");
@@ -39,8 +38,7 @@ fn disks_of_a_machine_are_attached_beside_each_other() {
 /// The storage of 255 disks, every tenth of them slow, is never idle.
 #[test]
 fn many_disks_take_a_tenth_of_their_sum() {
-    let stop = Arc::new(AtomicBool::new(false));
-    let results = run(&VbdParallel, &only("attach-mixed"), &mut Silent, &stop).unwrap();
+    let results = run_beside(&VbdParallel, &only("attach-mixed")).unwrap();
     let most = &results.cells[0].systems[2];
     assert_eq!(most.name, "255 disks");
     assert_eq!((most.median("least_ms"), most.median("chunks_ms")), (2445.0, 13_000.0));
@@ -53,8 +51,7 @@ fn many_disks_take_a_tenth_of_their_sum() {
 /// A VM of QEMU also attaches ten of its disks concurrently.
 #[test]
 fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
-    let stop = Arc::new(AtomicBool::new(false));
-    let results = run(&VbdParallel, &only("qemu-500"), &mut Silent, &stop).unwrap();
+    let results = run_beside(&VbdParallel, &only("qemu-500")).unwrap();
     let systems = &results.cells[0].systems;
     for metric in ["start_ms", "stop_ms"] {
         let [one, ten] = [0, 1].map(|n| systems[n].median(metric));
@@ -62,7 +59,7 @@ fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
         assert!(ten <= 5.0 * one, "{metric}: {ten} ms, one disk takes {one} ms");
     }
     if is_soak() {
-        let results = run(&VbdParallel, &only("qemu-mixed"), &mut Silent, &stop).unwrap();
+        let results = run_beside(&VbdParallel, &only("qemu-mixed")).unwrap();
         let most = &results.cells[0].systems[0];
         for metric in ["start_ms", "stop_ms"] {
             assert!(most.median(metric) < most.median("one_by_one_ms"), "{most:?}");
@@ -72,17 +69,15 @@ fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
 
 #[test]
 fn two_machines_are_started_at_once() {
-    let stop = Arc::new(AtomicBool::new(false));
-    let two = run(&VbdParallel, &only("two"), &mut Silent, &stop).unwrap();
+    let two = run_beside(&VbdParallel, &only("two")).unwrap();
     let two = &two.cells[0].systems;
     assert!(two.len() == 4 && two.iter().all(|system| system.median("start_ms") >= 500.0));
 }
 
 #[test]
 fn the_memory_of_a_step_is_measured() {
-    let stop = Arc::new(AtomicBool::new(false));
     let options = Options { quick: !is_soak(), ..only("memory") };
-    let results = run(&VbdParallel, &options, &mut Silent, &stop).unwrap();
+    let results = run_beside(&VbdParallel, &options).unwrap();
     let memory: Vec<_> = results.compared.iter().filter(|c| c.metric == "mib_per_step").collect();
     assert_eq!(memory.len(), 2, "{memory:?}");
     assert!(memory.iter().all(|one| one.passed == Some(true)), "{memory:?}");
@@ -91,7 +86,7 @@ fn the_memory_of_a_step_is_measured() {
 #[test]
 fn a_pool_of_machines_is_measured_in_every_way() {
     let stop = Arc::new(AtomicBool::new(false));
-    let machines = rounds(100, 1000);
+    let machines = rounds(30, 1000);
     let options = Options { quick: !is_soak(), ..only(&format!("m{machines}-")) };
     let results = run(&ApiScale, &options, &mut Silent, &stop).unwrap();
     let ids: Vec<_> = results.cells.iter().map(|cell| cell.id.as_str()).collect();
@@ -107,9 +102,8 @@ fn a_pool_of_machines_is_measured_in_every_way() {
 
 #[test]
 fn starts_and_calls_are_measured_beside_starts_that_hang() {
-    let stop = Arc::new(AtomicBool::new(false));
     let options = Options { rounds: Some(1), only: None, ..tiny(false) };
-    let results = run(&HungSr, &options, &mut Silent, &stop).unwrap();
+    let results = run_beside(&HungSr, &options).unwrap();
     for series in &results.cells[0].systems {
         // The slowest of a start's steps takes 200 ms.
         assert!(series.median("start_ms") >= 200.0 && series.median("call_p99_ms") > 0.0);
