@@ -123,8 +123,7 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     // The simulated guest has no agent.
-    let starts = "web starts: it waits for the agent of its guest, for ";
-    assert!(text.starts_with(starts), "{text}");
+    assert!(text.starts_with("web starts: it waits for the agent of its guest, for "), "{text}");
     assert!(text.contains(&format!("{first} is idle")), "{text}");
     assert!(text.contains(&format!("({second}) is plugged, but no ringway-io")), "{text}");
     io.attach(&second, json!({"null": 1 << 20}), json!({}));
@@ -133,13 +132,11 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
         let report: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(report["vm"], json!({"name": "web", "uuid": web}));
         assert_eq!(report["boot"]["stage"], "guest", "{report}");
-        let causes: Vec<_> = report["devices"].as_array().unwrap().iter().collect();
+        let causes = report["devices"].as_array().unwrap();
         assert_eq!(causes.len(), 2, "{report}");
-        assert_eq!(
-            (&causes[0]["uuid"], &causes[0]["verdict"]["cause"]),
-            (&json!(first), &json!("idle"))
-        );
-        assert_eq!(causes[1]["verdict"]["cause"], "no_front_end");
+        let cause = |at: usize| (&causes[at]["uuid"], &causes[at]["verdict"]["cause"]);
+        assert_eq!(cause(0), (&json!(first), &json!("idle")));
+        assert_eq!(cause(1), (&json!(second), &json!("no_front_end")));
     }
     let text = stdout(&run, &["why", &format!("vbd={first}")]);
     assert!(text.starts_with(&format!("{first} is idle")) && text.contains("p99"), "{text}");
