@@ -59,12 +59,16 @@ impl RingwayIo {
     /// # Errors
     /// [`Error::Reply`] with its message if it fails, or warns.
     pub fn ringway(&self, words: &[&str]) -> Result<String> {
+        self.run(words, false)
+    }
+
+    fn run(&self, words: &[&str], may_warn: bool) -> Result<String> {
         let (first, rest) = words.split_first().unwrap_or((&"io", &[]));
         let mut command = Command::new(find_binary("ringway")?);
         command.arg(first).arg("--control").arg(&self.control).args(rest);
         let output = command.output().map_err(|e| Error::io("cannot start ringway", e))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() && stderr.is_empty() {
+        if output.status.success() && (may_warn || stderr.is_empty()) {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(Error::Reply { request: words.join(" "), what: stderr.into_owned() })
@@ -83,10 +87,22 @@ impl RingwayIo {
     /// # Errors
     /// As [`RingwayIo::ringway`].
     pub fn attach_target(&self, id: &str, target: &Target, more: &[&str]) -> Result<()> {
+        self.attach_with(id, target, more, false)
+    }
+
+    /// As [`RingwayIo::attach_target`]. The attach may tell notes.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] with its message if it fails.
+    pub fn attach_noted(&self, id: &str, target: &Target, more: &[&str]) -> Result<()> {
+        self.attach_with(id, target, more, true)
+    }
+
+    fn attach_with(&self, id: &str, target: &Target, more: &[&str], may_warn: bool) -> Result<()> {
         let backend = format!("backend={}", target.backend());
         let socket = format!("socket={}", self.socket(id).display());
         let words = ["io", "disk.attach", &format!("id={id}"), &socket, &backend];
-        self.ringway(&[&words[..], more].concat()).map(drop)
+        self.run(&[&words[..], more].concat(), may_warn).map(drop)
     }
 
     /// Kills the worker with SIGKILL. Returns when its successor has started.

@@ -76,7 +76,8 @@ fn full(dir: &Path) {
     std::fs::File::create(&base).unwrap().set_len(64 * MIB).unwrap();
     let overlay = json!({"base": {"file": base}, "ram": 4 * MIB, "overflow": dir.join("over")});
     let target = Target::Tree(json!({ "overlay": overlay }));
-    io.attach_target("d", &target, &["serial=RINGWAY", "cache=writeback"]).unwrap();
+    // A note says that the overflow file is in memory.
+    io.attach_noted("d", &target, &["serial=RINGWAY", "cache=writeback"]).unwrap();
     let disks = vec![VhostDisk { socket: io.socket("d"), queues: 1 }];
     let machine = Machine { disks, ..Machine::default() };
     let mut guest = Guest::start(Kind::Qemu, &machine, SCRIPT).unwrap();

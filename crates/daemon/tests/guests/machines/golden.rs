@@ -173,7 +173,7 @@ fn a_machine_with_a_full_write_cache_goes_on_when_its_limit_is_raised() {
         let value = format!("other-config:write-cache-overflow={value}");
         world.daemon.xe_prints(&["vbd-param-set", &vbd, &value])
     };
-    let refused = set(&world, "1000").unwrap_err().to_string();
+    let refused = format!("{:?}", set(&world, "1000").unwrap_err());
     assert!(refused.contains("no size of at least 1048576 bytes"), "{refused}");
     set(&world, "16M").unwrap();
     let filled = "until [ -s /tmp/filled ]; do sleep 1; done; cat /tmp/filled";

@@ -22,7 +22,7 @@ pub(super) fn disks_come_and_go(world: &mut World, machine: &Machine, shell: &mu
             let read = "dd if=/dev/vdb bs=512 skip=7 count=1 2>/dev/null | tr -d '\\0'";
             assert_eq!(shell.run(read, PATIENCE).unwrap(), word(before));
         }
-        let write = "dd of=/dev/vdb bs=512 seek=7 conv=notrunc,sync,fsync 2>/dev/null";
+        let write = "dd of=/dev/vdb bs=512 seek=7 conv=notrunc,fsync 2>/dev/null";
         shell.run(&format!("echo {} | {write}", word(turn)), PATIENCE).unwrap();
         let words: Vec<_> = verb.split(' ').chain([&*of_slot]).collect();
         world.daemon.xe_prints(&words).unwrap();

@@ -184,7 +184,7 @@ fn clone_is_plugged(world: &mut World, machine: &Machine, snapshot: &str, shell:
     shell.run("until [ -b /dev/vdb ]; do sleep 0.1; done", PATIENCE).unwrap();
     let read = format!("dd if=/dev/vdb bs=512 skip={BLOCK} count=1 2>/dev/null | tr -d '\\0'");
     assert_eq!(shell.run(&read, PATIENCE).unwrap(), "first");
-    let write = format!("dd of=/dev/vdb bs=512 seek={BLOCK} conv=notrunc,sync,fsync 2>/dev/null");
+    let write = format!("dd of=/dev/vdb bs=512 seek={BLOCK} conv=notrunc,fsync 2>/dev/null");
     shell.run(&format!("echo own | {write}"), PATIENCE).unwrap();
     assert_eq!(machine.read(shell, BLOCK), "changed");
     world.call("VBD.unplug", &of(&device));

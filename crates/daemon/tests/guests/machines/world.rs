@@ -273,8 +273,7 @@ impl Machine {
 
     /// Writes a word to a block of the disk and flushes it.
     pub(crate) fn write(&self, shell: &mut Shell, block: u64, word: &str) {
-        let to =
-            format!("dd of=/dev/vda bs={BLOCK} seek={block} conv=notrunc,sync,fsync 2>/dev/null");
+        let to = format!("dd of=/dev/vda bs={BLOCK} seek={block} conv=notrunc,fsync 2>/dev/null");
         shell.run(&format!("echo {word} | {to}"), PATIENCE).unwrap();
     }
 
