@@ -129,7 +129,7 @@ pub fn stillness() -> Duration {
     Duration::from_secs(testkit::rounds(3, 10) as u64)
 }
 
-/// Ends the load of a neighbour, also if the test fails.
+/// Ends the load of another thread, also if the test fails: a scope waits for its threads.
 pub struct Ended<'a>(pub &'a AtomicBool);
 
 impl Drop for Ended<'_> {

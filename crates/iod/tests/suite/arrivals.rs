@@ -77,15 +77,8 @@ fn start(page: &Page) -> f64 {
 fn all_are_answered(metrics: &Metrics) {
     let mut io = metrics.start();
     let (done, scrapes, calls) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    /// Set on drop, so also when the test fails elsewhere.
-    struct Done<'a>(&'a AtomicBool);
-    impl Drop for Done<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
-        let _done = Done(&done);
+        let _ended = Ended(&done);
         for _ in 0..COMERS {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {

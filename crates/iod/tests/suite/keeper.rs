@@ -370,6 +370,7 @@ fn an_answered_verb_is_never_forgotten_and_none_is_half_done() {
                     })
                 })
                 .collect();
+            let ended = Ended(&stop);
             for round in 0..8 {
                 // Kill it at an arbitrary moment of its work.
                 std::thread::sleep(Duration::from_micros(3000 + 1700 * round));
@@ -380,7 +381,7 @@ fn an_answered_verb_is_never_forgotten_and_none_is_half_done() {
                     let _ = worker.kill();
                 }
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(ended);
             callers.into_iter().map(|caller| caller.join().unwrap()).collect()
         });
         io.process.next_worker(last).unwrap();

@@ -53,11 +53,14 @@ fn a_guest_under_load_goes_on_while_layers_are_merged() {
     let base = json!({"file": path("base.raw")});
     let over = |name: &str, below: &Value| json!({"qcow2": {"file": path(name), "backing": below}});
     let mut caller = io.caller();
+    // A copy that makes way is slow beside other programs.
+    caller.stream().set_read_timeout(Some(6 * testkit::process::PROCESS_DEADLINE)).unwrap();
     caller.disk("disk.attach", io.spec("d", base.clone()));
     let guest = connect(&io.socket("d"));
     let (stop, copies) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut load = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(guest, bytes / 512, (&stop, &copies)));
+        let ended = Ended(&stop);
         for name in ["1.qcow2", "2.qcow2"] {
             std::thread::sleep(Duration::from_millis(testkit::rounds(200, 10_000) as u64));
             let disks = json!({"disks": [{"id": "d", "file": path(name)}]});
@@ -75,7 +78,7 @@ fn a_guest_under_load_goes_on_while_layers_are_merged() {
         std::fs::remove_file(path("1.qcow2")).unwrap();
         std::fs::remove_file(path("base.raw")).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        stop.store(true, Ordering::Relaxed);
+        drop(ended);
         load.join().unwrap()
     });
     let [alone, beside] = &mut load.times;

@@ -224,7 +224,7 @@ fn an_export_is_the_same_while_a_guest_writes_to_other_disks() {
             }
             writes
         });
-        let mut compared = 0;
+        let (ended, mut compared) = (Ended(&done), 0);
         // Slow storage writes less during a comparison.
         while !guest.is_finished()
             && (compared < testkit::rounds(3, 50) || written.load(Ordering::Relaxed) <= 100)
@@ -232,7 +232,7 @@ fn an_export_is_the_same_while_a_guest_writes_to_other_disks() {
             tool(&["qemu-img", "compare", "-U", "-f", "raw", "-F", "raw", &uri, &path]);
             compared += 1;
         }
-        done.store(true, Ordering::Relaxed);
+        drop(ended);
         assert!(guest.join().unwrap() > 100);
     });
 }

@@ -72,10 +72,11 @@ fn while_they_speak(a: &mut Guest, b: &mut Guest, meanwhile: impl FnOnce()) -> u
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask(a, &enough));
         let answering = scope.spawn(|| answer(b, &over));
+        let ended = [Ended(&enough), Ended(&over)];
         meanwhile();
         enough.store(true, Ordering::Relaxed);
         let count = asking.join();
-        over.store(true, Ordering::Relaxed);
+        drop(ended);
         answering.join().unwrap();
         count.unwrap()
     })
@@ -239,15 +240,6 @@ fn a_front_end_within_a_message_is_sent_away_and_holds_up_nobody() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
-/// Sets the flag on drop, so also when a test fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Runs a front-end that stays in the middle of a message whenever it is accepted, until `over` is
 /// set.
 fn be_rude(socket: &Path, over: &AtomicBool) {
@@ -273,7 +265,7 @@ fn while_it_reads<T>(disk: &mut Guest, meanwhile: impl FnOnce() -> T) -> (T, Dur
             }
             longest
         });
-        let ends = Ends(&over);
+        let ends = Ended(&over);
         let done = meanwhile();
         drop(ends);
         (done, reading.join().unwrap())
@@ -296,7 +288,7 @@ fn nobody_waits_for_front_ends_that_are_always_within_a_message() {
     let (mut longest, over) = (Vec::new(), AtomicBool::new(false));
     let sockets = ["rude", "worse"].map(|id| io.socket(id));
     std::thread::scope(|scope| {
-        let ends = Ends(&over);
+        let ends = Ended(&over);
         for socket in &sockets {
             scope.spawn(|| be_rude(socket, &over));
         }

@@ -202,12 +202,13 @@ fn a_guest_under_load_sees_pauses_only() {
     let mut pauses = Vec::new();
     let (mut guest, written) = std::thread::scope(|scope| {
         let guest = scope.spawn(|| load(guest, &stop));
+        let ended = Ended(&stop);
         for number in 0..testkit::rounds(20, 55) {
             let file = io.folder.path().join(format!("{number}.qcow2"));
             let reply = caller.call("disk.snapshot", json!({"disks": [{"id": "d", "file": file}]}));
             pauses.push(reply.unwrap()["pause_us"].as_u64().unwrap());
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ended);
         guest.join().unwrap()
     });
     pauses.sort_unstable();
