@@ -19,7 +19,7 @@ use model::report::{PollReason, PollStats};
 use serde_json::json;
 use testkit::cpus::{self, BusyThreads, Offline, QUIET_DEADLINE, Quota};
 use testkit::driver::{Driver, Options};
-use testkit::process::eventually;
+use testkit::process::{eventually, eventually_by};
 use testkit::rounds;
 
 /// Number of busy threads that leave a quarter of a CPU to another thread of the same priority.
@@ -101,10 +101,7 @@ impl Served {
         loop {
             let (before, done) = (refused(self), self.done.load(Ordering::Relaxed));
             // Beside other work, a worker that is deferred needs long for that.
-            while self.done.load(Ordering::Relaxed) <= done + 100 {
-                assert!(Instant::now() < until, "it is not served, or other work left no CPU");
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            eventually_by(until, "it is served", || self.done.load(Ordering::Relaxed) > done + 100);
             if refused(self) == before {
                 return;
             }

@@ -27,7 +27,7 @@ pub(super) fn full(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         Some(step) => format!("{step}; or delete files in the guest, which discards their blocks"),
         None => {
             "delete files in the guest, which discards their blocks; or attach the disk with an \
-                 overflow file, which loses its writes"
+             overflow file, which loses its writes"
                 .into()
         }
     };

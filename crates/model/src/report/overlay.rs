@@ -74,23 +74,21 @@ impl OverlayStats {
         if !self.has_overflow {
             return None;
         }
-        Some(match () {
-            () if self.is_at(self.overflow_size_bytes) && disk.parse::<Uuid>().is_ok() => format!(
+        let is_vbd = disk.parse::<Uuid>().is_ok();
+        let step = if self.is_at(self.overflow_size_bytes) && is_vbd {
+            return Some(format!(
                 "raise the limit of its overflow file with xe vbd-param-set uuid={disk} \
                  other-config:{WRITE_CACHE_OVERFLOW}=BYTES"
-            ),
-            () if self.is_at(self.overflow_size_bytes) => {
-                "raise overflow_size with disk.replace".into()
-            }
-            () if self.is_at(self.file_limit_bytes) => {
-                "raise the limit of file sizes of the process that serves the disk (prlimit --fsize, \
-                 or LimitFSIZE= of its unit)"
-                    .into()
-            }
-            () => {
-                "make room for the overflow file in its file system, or enlarge its block device".into()
-            }
-        })
+            ));
+        } else if self.is_at(self.overflow_size_bytes) {
+            "raise overflow_size with disk.replace"
+        } else if self.is_at(self.file_limit_bytes) {
+            "raise the limit of file sizes of the process that serves the disk (prlimit --fsize, or \
+             LimitFSIZE= of its unit)"
+        } else {
+            "make room for the overflow file in its file system, or enlarge its block device"
+        };
+        Some(step.into())
     }
 
     /// Returns whether the overflow file is as large as a limit in bytes: more room would not help.

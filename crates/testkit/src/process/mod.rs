@@ -39,8 +39,15 @@ pub const PROCESS_DEADLINE: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// The state is not reached within [`PROCESS_DEADLINE`].
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PROCESS_DEADLINE;
+pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_by(Instant::now() + PROCESS_DEADLINE, what, is_so);
+}
+
+/// As [`eventually`], with a deadline.
+///
+/// # Panics
+/// The state is not reached until then.
+pub fn eventually_by(until: Instant, what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < until, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));

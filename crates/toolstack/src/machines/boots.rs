@@ -185,12 +185,11 @@ impl Boots {
 
     /// Changes the boot of a machine, if there is one.
     fn advance(&self, vm: VmId, change: impl FnOnce(&mut Boot)) {
-        if let Some(boot) = self.lock().boots.get_mut(&vm) {
-            change(boot);
-        } else {
-            return;
-        }
-        self.note(vm);
+        let mut inner = self.lock();
+        let Some(boot) = inner.boots.get_mut(&vm) else { return };
+        change(boot);
+        inner.changed.insert(vm);
+        self.changes.notify_one();
     }
 
     fn note(&self, vm: VmId) {
