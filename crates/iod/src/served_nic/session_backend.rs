@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memory::{MemoryShare, Table};
 use net::config::Config;
 use net::control::{ControlFeatures, ControlSettings};
-use net::features::{AcceptedFeatures, QueueLayout, QueueRole, feature};
+use net::features::{AcceptedFeatures, QueueLayout, QueueRole, are_lost, feature};
 use nic::{ControlQueueState, FaultHandler, PortIncarnation, RunningQueue};
 use reactor::Handle;
 use vhost_user::features::CONFIGURE_MEM_SLOTS;
@@ -185,6 +185,14 @@ impl Backend for NicSessionBackend<'_> {
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
         self.forget_driver();
+        if are_lost(features) {
+            tracing::warn!(
+                nic = %self.nic.spec.socket.display(),
+                "the front-end does not know which features its driver accepted: QEMU before 8.0 \
+                 loses them if the guest starts its driver while QEMU is not connected; the guest \
+                 is served without receive offloads until it starts its driver again"
+            );
+        }
         let features: AcceptedFeatures = self.nic.offered_features.accept(features)?;
         if !features.has(feature::VERSION_1) {
             return Err("legacy drivers are not served: use a modern virtio-net device".into());

@@ -176,6 +176,13 @@ impl Io {
         Self::through_in(folder(), via, options)
     }
 
+    /// Starts another program in the folder of this one, which has ended.
+    pub fn again(self) -> Self {
+        let Self { process, folder, .. } = self;
+        drop(process);
+        Self::through_in(folder, &["env"], &[])
+    }
+
     /// As [`Io::through`], with this folder.
     pub fn through_in(folder: TempDir, via: &[&str], options: &[&str]) -> Self {
         let control = folder.path().join("control");

@@ -33,6 +33,7 @@ mod images;
 mod io_nics;
 mod keeper;
 mod logs;
+mod lost_features;
 mod mapped_budgets;
 mod mapped_faults;
 mod mapped_refusals;

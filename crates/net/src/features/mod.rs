@@ -83,8 +83,10 @@ const NEEDS: [(u64, u64); 6] = [
     (HOST_ECN, HOST_TSO4 | HOST_TSO6),
 ];
 
-const OFFLOADS: u64 =
-    CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
+/// Offloads that a driver may use when it sends.
+const SENDS: u64 = CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
+
+const OFFLOADS: u64 = SENDS | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN;
 
 impl OfferedFeatures {
     /// Returns the feature bits. Without a control queue, the bits that need one are left out.
@@ -97,11 +99,16 @@ impl OfferedFeatures {
         always | control | offloads | when(self.mergeable, MRG_RXBUF) | when(self.mtu, MTU)
     }
 
-    /// Checks the features that a driver has accepted.
+    /// Checks the features that a driver has accepted. If the front-end has [lost](are_lost) them,
+    /// assumes features with which every driver of version 1 works: the driver may use any offload
+    /// when it sends, and receives plain frames, each in one buffer.
     ///
     /// # Errors
     /// Bits that were not offered, or a bit without the bits that it needs.
     pub fn accept(&self, bits: u64) -> Result<AcceptedFeatures, FeatureError> {
+        if are_lost(bits) {
+            return Ok(AcceptedFeatures(bits | self.bits() & (VERSION_1 | SENDS)));
+        }
         // Bits beyond the device's belong to the transport and its session.
         let strange = bits & DEVICE & !self.bits();
         if strange != 0 {
@@ -114,6 +121,16 @@ impl OfferedFeatures {
         }
         Ok(AcceptedFeatures(bits))
     }
+}
+
+/// Bits that only the session uses: VHOST_F_LOG_ALL and VHOST_USER_F_PROTOCOL_FEATURES.
+const SESSION: u64 = 1 << 26 | 1 << 30;
+
+/// Returns whether the front-end has lost the features that its driver accepted. A driver of
+/// version 1 accepts at least one. QEMU before 8.0 loses them if a driver starts while no backend
+/// is connected.
+pub fn are_lost(bits: u64) -> bool {
+    bits & !SESSION == 0
 }
 
 /// Bits that a device type may define (virtio 1.2, 2.2).

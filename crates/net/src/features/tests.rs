@@ -65,6 +65,22 @@ fn what_was_not_offered_is_refused_and_the_transports_bits_are_not_ours() {
     assert!(ALL.accept(VERSION_1 | 1 << 26 | 1 << 30).is_ok());
 }
 
+/// Such a driver may have accepted everything, or nothing but version 1.
+#[test]
+fn any_driver_works_with_the_features_assumed_for_lost_ones() {
+    for lost in [0, 1 << 30, 1 << 26 | 1 << 30] {
+        let features = ALL.accept(lost).unwrap();
+        assert!(are_lost(lost) && features.has(VERSION_1));
+        assert_eq!(features.sends(), Offloads { vouches: false, ..Offloads::KERNEL });
+        assert_eq!(features.receives(), Offloads::default());
+        assert!(!features.has(MRG_RXBUF) && !features.has(EVENT_IDX) && !features.has(CTRL_VQ));
+        assert_eq!(ALL.roles(features).pairs(), ALL.pairs);
+    }
+    assert!(!are_lost(VERSION_1) && !are_lost(CSUM));
+    let plain = OfferedFeatures { offloads: false, ..ALL }.accept(0).unwrap();
+    assert_eq!(plain.sends(), Offloads::default(), "only offered features are assumed");
+}
+
 #[test]
 fn a_front_end_that_answers_the_control_queue_may_keep_it() {
     for bit in [MQ, CTRL_RX, CTRL_MAC_ADDR] {
@@ -77,7 +93,7 @@ fn a_front_end_that_answers_the_control_queue_may_keep_it() {
 proptest! {
     #[test]
     fn what_is_accepted_keeps_all_promises(random: u64) {
-        let bits = random & ALL.bits();
+        let bits = random & ALL.bits() | VERSION_1;
         let sound = NEEDS.iter().all(|(one, needs)| bits & one == 0 || bits & needs != 0);
         prop_assert_eq!(ALL.accept(bits).is_ok(), sound);
     }

@@ -79,10 +79,13 @@ pub(crate) fn suppress(ring_memory: &impl RingMemory, event_idx: bool, next: u16
 }
 
 /// Requests a kick for request `next`. Before it sleeps, the caller must check [`available`].
+///
+/// Without EVENT_IDX, the event is set beside the flags. The field exists in every used ring, and a
+/// driver without EVENT_IDX does not read it (virtio 1.2, 2.7.8). A driver with EVENT_IDX reads
+/// nothing else: so its kicks come even if the front-end has lost its features.
 pub(crate) fn arm(ring_memory: &impl RingMemory, event_idx: bool, next: u16) {
-    if event_idx {
-        ring_memory.store(RingField::AvailEvent, next, Ordering::Relaxed);
-    } else {
+    ring_memory.store(RingField::AvailEvent, next, Ordering::Relaxed);
+    if !event_idx {
         ring_memory.store(RingField::UsedFlags, 0, Ordering::Relaxed);
     }
     // The request must be visible before the index is read. The driver does the reverse.

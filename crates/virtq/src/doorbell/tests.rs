@@ -18,12 +18,35 @@ use super::*;
 /// First index of each test, so that the indices wrap in each.
 const FIRST: u16 = u16::MAX;
 
+/// Signals that driver and device use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signals {
+    Flags,
+    Events,
+    /// The driver uses events, and the device does not know it.
+    UnknownEvents,
+}
+
+impl Signals {
+    const ALL: [Self; 3] = [Self::Flags, Self::Events, Self::UnknownEvents];
+
+    /// Returns whether the driver uses events.
+    fn driver(self) -> bool {
+        self != Self::Flags
+    }
+
+    /// Returns whether the device uses events.
+    fn device(self) -> bool {
+        self == Self::Events
+    }
+}
+
 /// A ring under `loom`.
 struct Ring {
     words: [AtomicU16; 6],
     /// Contents of the entries, by the low bits of their index.
     entries: [AtomicU16; 4],
-    event_idx: bool,
+    signals: Signals,
     /// True if the device's fence is a fence.
     fenced: bool,
 }
@@ -46,20 +69,22 @@ impl RingMemory for Ring {
 
 impl Ring {
     /// Creates an empty ring in which no side has requested a signal.
-    fn new(event_idx: bool, fenced: bool) -> Arc<Self> {
+    fn new(signals: Signals, fenced: bool) -> Arc<Self> {
         let word = |value| AtomicU16::new(value);
         let behind = FIRST.wrapping_sub(1);
+        // A driver with EVENT_IDX leaves its flags 0 (virtio 1.2, 2.7.7.1).
+        let flags = if signals.driver() { 0 } else { AVAIL_NO_INTERRUPT };
         // In the order of `RingField`.
         let words = [
             word(FIRST),
-            word(AVAIL_NO_INTERRUPT),
+            word(flags),
             word(behind),
             word(FIRST),
             word(USED_NO_NOTIFY),
             word(behind),
         ];
         let entries = [0; 4].map(AtomicU16::new);
-        Arc::new(Self { words, entries, event_idx, fenced })
+        Arc::new(Self { words, entries, signals, fenced })
     }
 
     fn entry(&self, index: u16) -> &AtomicU16 {
@@ -72,7 +97,7 @@ impl Ring {
         let new = index.wrapping_add(1);
         self.store(RingField::AvailIdx, new, Ordering::Release);
         fence(Ordering::SeqCst);
-        if self.event_idx {
+        if self.signals.driver() {
             passed(self.load(RingField::AvailEvent, Ordering::Relaxed), new, index)
         } else {
             self.load(RingField::UsedFlags, Ordering::Relaxed) & USED_NO_NOTIFY == 0
@@ -83,12 +108,12 @@ impl Ring {
     fn complete(&self, index: u16) -> bool {
         let new = index.wrapping_add(1);
         show(self, new);
-        wants_call(self, self.event_idx, index, new)
+        wants_call(self, self.signals.device(), index, new)
     }
 
     /// Requests a call for completion `next` as the driver. Returns whether it is there already.
     fn driver_arms(&self, next: u16) -> bool {
-        if self.event_idx {
+        if self.signals.driver() {
             self.store(RingField::UsedEvent, next, Ordering::Relaxed);
         } else {
             self.store(RingField::AvailFlags, 0, Ordering::Relaxed);
@@ -98,7 +123,7 @@ impl Ring {
     }
 
     fn driver_suppresses(&self) {
-        if !self.event_idx {
+        if !self.signals.driver() {
             self.store(RingField::AvailFlags, AVAIL_NO_INTERRUPT, Ordering::Relaxed);
         }
     }
@@ -113,12 +138,16 @@ impl Ring {
     }
 
     fn device_arms(&self, next: u16) -> bool {
-        arm(self, self.event_idx, next);
+        arm(self, self.signals.device(), next);
         let found = self.device_sees(next);
         if found {
-            suppress(self, self.event_idx, next);
+            self.device_suppresses(next);
         }
         found
+    }
+
+    fn device_suppresses(&self, next: u16) {
+        suppress(self, self.signals.device(), next);
     }
 }
 
@@ -126,7 +155,7 @@ impl Ring {
 /// returns the number of the step that it waits for, and the number of signals received.
 fn serve(
     count: u16,
-    signals: &AtomicUsize,
+    rings: &AtomicUsize,
     sees: impl Fn(u16) -> bool,
     arms: impl Fn(u16) -> bool,
     suppresses: impl Fn(u16),
@@ -143,7 +172,7 @@ fn serve(
         if arms(next) {
             continue;
         }
-        let rung = signals.load(Ordering::Acquire);
+        let rung = rings.load(Ordering::Acquire);
         if rung == received {
             return Some((next, received));
         }
@@ -162,17 +191,17 @@ fn search(count: u16, each: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Returns whether some order loses a kick of `count` requests.
-fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
+fn loses_a_kick(signals: Signals, fenced: bool, count: u16) -> bool {
     let lost = StdArc::new(StdBool::new(false));
     let found = StdArc::clone(&lost);
     search(count, move || {
-        let (ring, kicks) = (Ring::new(event_idx, fenced), Arc::new(AtomicUsize::new(0)));
+        let (ring, kicks) = (Ring::new(signals, fenced), Arc::new(AtomicUsize::new(0)));
         let device = {
             let (ring, kicks) = (Arc::clone(&ring), Arc::clone(&kicks));
             thread::spawn(move || {
                 let sees = |next| ring.device_sees(next);
                 let arms = |next| ring.device_arms(next);
-                serve(count, &kicks, sees, arms, |next| suppress(&*ring, event_idx, next))
+                serve(count, &kicks, sees, arms, |next| ring.device_suppresses(next))
             })
         };
         for index in 0..count {
@@ -191,11 +220,11 @@ fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
 }
 
 /// Returns whether some order loses a call for `count` completions.
-fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
+fn loses_a_call(signals: Signals, fenced: bool, count: u16) -> bool {
     let lost = StdArc::new(StdBool::new(false));
     let found = StdArc::clone(&lost);
     search(count, move || {
-        let (ring, calls) = (Ring::new(event_idx, fenced), Arc::new(AtomicUsize::new(0)));
+        let (ring, calls) = (Ring::new(signals, fenced), Arc::new(AtomicUsize::new(0)));
         let driver = {
             let (ring, calls) = (Arc::clone(&ring), Arc::clone(&calls));
             thread::spawn(move || {
@@ -220,23 +249,29 @@ fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
 
 #[test]
 fn no_kick_is_lost() {
-    for (event_idx, count) in [(false, 1), (true, 1), (false, 2), (true, 2), (true, 3)] {
-        assert!(!loses_a_kick(event_idx, true, count), "EVENT_IDX {event_idx}, {count}");
+    for (signals, most) in Signals::ALL.into_iter().zip([2, 3, 3]) {
+        for count in 1..=most {
+            assert!(!loses_a_kick(signals, true, count), "{signals:?}, {count}");
+        }
     }
 }
 
 #[test]
 fn no_call_is_lost() {
-    for (event_idx, count) in [(false, 1), (true, 1), (false, 2), (true, 2), (true, 3)] {
-        assert!(!loses_a_call(event_idx, true, count), "EVENT_IDX {event_idx}, {count}");
+    for (signals, most) in Signals::ALL.into_iter().zip([2, 3, 3]) {
+        for count in 1..=most {
+            assert!(!loses_a_call(signals, true, count), "{signals:?}, {count}");
+        }
     }
 }
 
 #[test]
 fn without_its_fence_either_is_lost() {
-    for event_idx in [false, true] {
-        assert!(loses_a_kick(event_idx, false, 1), "EVENT_IDX {event_idx}");
-        assert!(loses_a_call(event_idx, false, 1), "EVENT_IDX {event_idx}");
+    for signals in Signals::ALL {
+        assert!(loses_a_kick(signals, false, 1), "{signals:?}");
+        // A device that does not know of events calls for each completion.
+        let may_lose = signals != Signals::UnknownEvents;
+        assert_eq!(loses_a_call(signals, false, 1), may_lose, "{signals:?}");
     }
 }
 
@@ -269,9 +304,9 @@ impl Bell {
 /// no runnable thread, which `loom` reports.
 #[test]
 fn two_sleepers_wake_each_other() {
-    for event_idx in [false, true] {
+    for signals in Signals::ALL {
         search(2, move || {
-            let ring = Ring::new(event_idx, true);
+            let ring = Ring::new(signals, true);
             let (kick, call) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
             let device = {
                 let (ring, kick, call) = (Arc::clone(&ring), Arc::clone(&kick), Arc::clone(&call));
@@ -280,7 +315,7 @@ fn two_sleepers_wake_each_other() {
                         while !ring.device_sees(next) {
                             if !ring.device_arms(next) {
                                 kick.sleep();
-                                suppress(&*ring, event_idx, next);
+                                ring.device_suppresses(next);
                             }
                         }
                         if ring.complete(next) {
