@@ -3,6 +3,7 @@
 //! The result is kept in a small file beside the cache file.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::disk::WarmPhase;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::CachedImage;
 use crate::link::Link;
-use crate::{BLOCK_BYTES, SourceError, files, loader};
+use crate::{BLOCK_BYTES, SourceError, fetch, files};
 
 /// Longest file with a result, in bytes.
 const FILE_MAX: u64 = 4096;
@@ -40,7 +41,7 @@ fn path(cache_file: &Path) -> std::path::PathBuf {
 
 /// Calculates the digest of an image that is in the cache file, and compares it with the identity. Ends
 /// early if no operator wants it any more.
-pub(crate) fn check(image: &CachedImage, link: &mut Link) {
+pub(crate) fn check(image: &Arc<CachedImage>, link: &mut Link) {
     match calculate(image, link) {
         Ok(Some(found)) => note(image, found),
         Ok(None) => {}
@@ -48,7 +49,7 @@ pub(crate) fn check(image: &CachedImage, link: &mut Link) {
     }
 }
 
-fn calculate(image: &CachedImage, link: &mut Link) -> Result<Option<String>, String> {
+fn calculate(image: &Arc<CachedImage>, link: &mut Link) -> Result<Option<String>, String> {
     let mut context = Context::new(&SHA256);
     let mut data = vec![0; BLOCK_BYTES as usize];
     for block in 0..image.blocks() {
@@ -58,10 +59,10 @@ fn calculate(image: &CachedImage, link: &mut Link) -> Result<Option<String>, Str
             if !image.state().background.is_checking() {
                 return Ok(None);
             }
-            loader::wait_rate(image, data.len());
+            fetch::wait_rate(image, data.len());
             match link.read(image, u64::from(block) * BLOCK_BYTES, &mut data) {
                 Ok(()) => {
-                    loader::store(image, block, &data);
+                    fetch::store(image, block, &data);
                     break;
                 }
                 Err(SourceError::Failed(problem)) => {

@@ -1,7 +1,7 @@
 //! One image of the process: blocks in memory, and flights.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ::disk::{CacheState, IoError};
@@ -52,6 +52,8 @@ pub(crate) struct CachedImage {
     /// `None` if the cache file cannot be used.
     pub(crate) file: Option<CacheFile>,
     pub(crate) counters: Counters,
+    /// Connections of the loaders to the source.
+    pub(crate) connections: AtomicUsize,
     pub(crate) state: Mutex<State>,
     /// Notified when a queue of a lane gets a block.
     pub(crate) bell: Condvar,

@@ -52,6 +52,7 @@ mod cleanup;
 mod digest;
 mod disk;
 mod error;
+mod fetch;
 mod files;
 mod image;
 mod link;

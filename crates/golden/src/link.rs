@@ -1,5 +1,7 @@
 //! A thread's connection to the source of an image.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::SourceError;
@@ -9,22 +11,56 @@ use crate::source::{Connection, DEADLINE, Version, changed, connect};
 /// Connection that is made when it is needed.
 #[derive(Default)]
 pub(crate) struct Link {
-    connection: Option<Box<dyn Connection>>,
+    connection: Option<CountedConnection>,
+}
+
+/// Connection that its image counts.
+struct CountedConnection {
+    connection: Box<dyn Connection>,
+    image: Arc<CachedImage>,
+}
+
+impl CountedConnection {
+    fn make(image: &Arc<CachedImage>) -> Result<Self, SourceError> {
+        // A source without the image is like one that cannot be reached.
+        let connection =
+            connect(&image.source).map_err(|error| SourceError::Unreachable(error.to_string()))?;
+        check(image, connection.version())?;
+        image.connections.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { connection, image: Arc::clone(image) })
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.image.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Link {
+    pub(crate) fn is_made(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Connects to the source of the image, and checks that it has the image. Waits until a deadline.
+    pub(crate) fn make(&mut self, image: &Arc<CachedImage>) -> Result<(), SourceError> {
+        let made = CountedConnection::make(image).map_err(SourceError::bounded)?;
+        self.connection = Some(made);
+        Ok(())
+    }
+
     /// Reads bytes of the image. Waits until a deadline.
     pub(crate) fn read(
         &mut self,
-        image: &CachedImage,
+        image: &Arc<CachedImage>,
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), SourceError> {
         let began = Instant::now();
-        let was_kept = self.connection.is_some();
+        let was_made = self.is_made();
         let read = match self.try_read(image, offset, out) {
             // A server may close a connection that was silent.
-            Err(SourceError::Unreachable(_)) if was_kept && began.elapsed() < DEADLINE => {
+            Err(SourceError::Unreachable(_)) if was_made && began.elapsed() < DEADLINE => {
                 self.connection = None;
                 self.try_read(image, offset, out)
             }
@@ -35,21 +71,15 @@ impl Link {
 
     fn try_read(
         &mut self,
-        image: &CachedImage,
+        image: &Arc<CachedImage>,
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), SourceError> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            None => {
-                // A source without the image is like one that cannot be reached.
-                let made = connect(&image.source)
-                    .map_err(|error| SourceError::Unreachable(error.to_string()))?;
-                check(image, made.version())?;
-                self.connection.insert(made)
-            }
+        let counted = match &mut self.connection {
+            Some(counted) => counted,
+            None => self.connection.insert(CountedConnection::make(image)?),
         };
-        connection.read_at(offset, out)
+        counted.connection.read_at(offset, out)
     }
 }
 

@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::disk::{IoError, WarmPhase};
+use ::disk::IoError;
 use model::spec::BootSet;
 use rustix::io::Errno;
 
 use crate::background::{FLIGHTS_MAX, Next, Purpose};
-use crate::image::{CachedImage, count};
+use crate::fetch::{fetch, load};
+use crate::image::CachedImage;
 use crate::link::Link;
+use crate::stalled::Stalled;
 use crate::state::{Lane, State};
 use crate::{SourceError, boot_set, digest};
 
@@ -19,12 +21,14 @@ use crate::{SourceError, boot_set, digest};
 const THREADS: [usize; 2] = [4, 2 * FLIGHTS_MAX];
 /// Silence after which a thread ends.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Attempts of a block that the source answers with an error.
-const ATTEMPTS: u32 = 3;
+/// Time for which no more connections are tried after the source has refused one beside others.
+const ENOUGH: Duration = Duration::from_secs(60);
 
 /// Work of a thread.
 enum Work {
     Load(u32, Purpose),
+    /// Connect to the source. Until then, other threads take the blocks.
+    Connect,
     /// Calculate the digest of the image.
     Check,
     /// Nothing came for a while.
@@ -53,7 +57,8 @@ pub(crate) fn start_background(image: &Arc<CachedImage>) {
 fn start_thread(image: &Arc<CachedImage>, lane: Lane, most: usize) -> std::io::Result<bool> {
     let at = lane as usize;
     let mut state = image.state();
-    if state.threads[at] >= most {
+    let is_enough = state.enough_until.is_some_and(|until| Instant::now() < until);
+    if state.threads[at] >= most || lane == Lane::Source && state.threads[at] > 0 && is_enough {
         return Ok(false);
     }
     state.threads[at] += 1;
@@ -91,7 +96,7 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
     let mut link = Link::default();
     let mut is_silent = false;
     loop {
-        match next(image, lane, is_silent) {
+        match next(image, lane, is_silent, link.is_made()) {
             Work::Load(block, purpose) => {
                 is_silent = false;
                 match lane {
@@ -99,6 +104,14 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
                     Lane::Source => fetch(image, block, purpose, &mut link),
                 }
                 store_boot_set(image, false);
+            }
+            Work::Connect => {
+                is_silent = false;
+                let made = link.make(image);
+                image.state().connecting -= 1;
+                if made.is_err_and(|error| is_enough(image, &error)) {
+                    return;
+                }
             }
             Work::Check => digest::check(image, &mut link),
             Work::Silence => {
@@ -110,6 +123,45 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
             Work::End => return store_boot_set(image, true),
         }
     }
+}
+
+/// Judges a failed connection. Returns whether the thread is to end, because others have connections:
+/// servers limit their number, and may let one more wait without an answer (`qemu-nbd` takes one).
+/// Without any connection the source is gone.
+fn is_enough(image: &CachedImage, error: &SourceError) -> bool {
+    let mut state = image.state();
+    let connections = image.connections.load(Ordering::Relaxed);
+    if connections == 0 || state.threads[Lane::Source as usize] < 2 {
+        drop(state);
+        drop(note_gone(image, error));
+        return false;
+    }
+    let now = Instant::now();
+    let source = image.source.to_string();
+    if state.enough_until.is_none() {
+        tracing::info!(
+            "the source {source} does not take more connections than {connections} ({error}); \
+             reads are faster if it takes {}, for example by `qemu-nbd --shared`",
+            THREADS[Lane::Source as usize]
+        );
+    }
+    state.enough_until = Some(now + ENOUGH);
+    Stalled::of_process().leave_alone(&source, now, ENOUGH);
+    state.threads[Lane::Source as usize] -= 1;
+    drop(state);
+    // Its blocks are for those that have connections.
+    image.bell.notify_all();
+    true
+}
+
+/// Notes that the source is gone. Returns the state, so that blocks can wait.
+pub(crate) fn note_gone<'a>(image: &'a CachedImage, error: &SourceError) -> MutexGuard<'a, State> {
+    let mut state = image.state();
+    if state.problem.is_none() {
+        tracing::warn!("the golden image {}: {error}; requests wait", image.source);
+    }
+    state.pause(error.to_string());
+    state
 }
 
 /// Stores the boot set, if enough is new.
@@ -125,7 +177,7 @@ fn store_boot_set(image: &CachedImage, is_silent: bool) {
 }
 
 /// Waits for work. After a silence that the thread knows of, it waits without end.
-fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
+fn next(image: &CachedImage, lane: Lane, was_silent: bool, is_connected: bool) -> Work {
     let at = lane as usize;
     let silent_at = Instant::now() + SILENCE;
     let mut state = image.state();
@@ -136,12 +188,23 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool) -> Work {
         if lane == Lane::Source && state.retry(now) {
             image.bell.notify_all();
         }
-        if let Some(block) = state.queues[at].pop_front() {
+        let connects_first = lane == Lane::Source && !is_connected && state.retry_at.is_none();
+        if !connects_first && let Some(block) = state.queues[at].pop_front() {
             return Work::Load(block, Purpose::Request);
         }
-        if lane == Lane::Source {
-            // A source that is gone is for requests first.
+        if connects_first && state.queues[at].len() > state.connecting {
+            state.connecting += 1;
+            return Work::Connect;
+        }
+        // Requests come first, also when the source is gone.
+        if lane == Lane::Source && state.queues[at].is_empty() {
             match state.retry_at.map_or_else(|| next_ahead(image, &mut state), Next::At) {
+                Next::Block(block, purpose) if connects_first => {
+                    state.flights.remove(&block);
+                    state.background.end(block, purpose, false);
+                    state.connecting += 1;
+                    return Work::Connect;
+                }
                 Next::Block(block, purpose) => return Work::Load(block, purpose),
                 Next::Check => return Work::Check,
                 Next::At(at) => until = Some(at),
@@ -182,117 +245,4 @@ fn next_ahead(image: &CachedImage, state: &mut State) -> Next {
         flights.insert(block, Vec::new());
     }
     next
-}
-
-/// Loads a block from the cache file. If that does not have it whole, the source has.
-fn load(image: &Arc<CachedImage>, block: u32) {
-    let mut data = vec![0; image.bytes_of(block)];
-    if image.file.as_ref().is_some_and(|file| file.read(block, &mut data)) {
-        count(&image.counters.loaded);
-        image.publish(block, &Arc::new(data));
-    } else {
-        enqueue(image, image.state(), Lane::Source, block);
-    }
-}
-
-/// Fetches a block from the source.
-fn fetch(image: &Arc<CachedImage>, block: u32, purpose: Purpose, link: &mut Link) {
-    let mut data = vec![0; image.bytes_of(block)];
-    // Another process may have stored it since. A block that is known was tried before.
-    let news = image.file.as_ref().filter(|file| !file.may_have(block));
-    if news.is_some_and(|file| file.read(block, &mut data)) {
-        count(&image.counters.loaded);
-        return end(image, block, purpose, data);
-    }
-    {
-        let mut state = image.state();
-        if state.retry_at.is_some() {
-            // The source is gone. One attempt at its time is enough.
-            return state.park(block, purpose);
-        }
-    }
-    wait_rate(image, data.len());
-    let offset = u64::from(block) * crate::BLOCK_BYTES;
-    let mut attempt = 1;
-    let error = loop {
-        match link.read(image, offset, &mut data) {
-            Ok(()) => {
-                store(image, block, &data);
-                count(&image.counters.fetched);
-                let bytes = data.len() as u64;
-                image.counters.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
-                image.state().resume();
-                return end(image, block, purpose, data);
-            }
-            Err(SourceError::Failed(_)) if attempt < ATTEMPTS => attempt += 1,
-            Err(error) => break error,
-        }
-        // A source that cannot even be connected to has no trouble with this block alone.
-        *link = Link::default();
-    };
-    *link = Link::default();
-    if let SourceError::Failed(problem) = &error {
-        tracing::warn!("block {block} of the golden image {}: {problem}", image.source);
-        let mut state = image.state();
-        if purpose == Purpose::Warm {
-            let problem = Some(format!("block {block}: {problem}"));
-            state.background.end_warm(WarmPhase::Failed, problem);
-        }
-        state.background.end(block, purpose, true);
-        drop(state);
-        return image.fail(block, IoError::Storage(Errno::IO));
-    }
-    let mut state = image.state();
-    if state.problem.is_none() {
-        tracing::warn!("the golden image {}: {error}; requests wait", image.source);
-    }
-    state.pause(error.to_string());
-    state.park(block, purpose);
-}
-
-/// Ends the flight of a block that is there.
-fn end(image: &CachedImage, block: u32, purpose: Purpose, data: Vec<u8>) {
-    let is_stored = image.file.as_ref().is_some_and(|file| file.may_have(block));
-    let mut state = image.state();
-    if purpose == Purpose::Warm && !is_stored {
-        let full = "the cache file has as many blocks as `cache_size` allows";
-        let problem = state.file_problem.clone().unwrap_or_else(|| full.into());
-        state.background.end_warm(WarmPhase::Failed, Some(problem));
-    }
-    state.background.end(block, purpose, true);
-    // Nothing is driven out of memory for a block that no request wants.
-    if purpose == Purpose::Warm && is_stored && state.flights.get(&block).is_some_and(Vec::is_empty)
-    {
-        state.flights.remove(&block);
-        return;
-    }
-    drop(state);
-    image.publish(block, &Arc::new(data));
-}
-
-/// Writes a block to the cache file. The log tells the first failure of several.
-pub(crate) fn store(image: &CachedImage, block: u32, data: &[u8]) {
-    let Some(file) = &image.file else { return };
-    let problem = file.write(block, data).err().map(|error| error.to_string());
-    let mut state = image.state();
-    match (&state.file_problem, &problem) {
-        (None, Some(problem)) => tracing::warn!(
-            "the cache file of {}: {problem}; new blocks stay in memory only",
-            image.source
-        ),
-        (Some(_), None) => tracing::info!("the cache file of {} takes blocks again", image.source),
-        _ => {}
-    }
-    state.file_problem = problem;
-}
-
-/// Waits until the rate of the source allows a number of bytes.
-pub(crate) fn wait_rate(image: &CachedImage, bytes: usize) {
-    let Some(rate) = image.rate else { return };
-    let now = Instant::now();
-    let mut state = image.state();
-    let from = state.busy_until.map_or(now, |until| until.max(now));
-    state.busy_until = Some(from + Duration::from_secs_f64(bytes as f64 / rate as f64));
-    drop(state);
-    std::thread::sleep(from - now);
 }

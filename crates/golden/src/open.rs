@@ -1,6 +1,7 @@
 //! Opening of images: all disks of the process on one image share it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -92,6 +93,7 @@ fn cached(spec: &GoldenImage, identity: String, size: u64) -> CachedImage {
         file_path: path,
         file,
         counters: Counters::default(),
+        connections: AtomicUsize::new(0),
         state: Mutex::new(state),
         bell: Condvar::new(),
     }

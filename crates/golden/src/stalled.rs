@@ -1,5 +1,5 @@
-//! Sources that did not answer. Machines that start together would wait for such a source one after the
-//! other, each for its deadline.
+//! Sources that did not answer, or take no more connections. Machines that start together would wait for
+//! such a source one after the other, each for its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,10 +29,15 @@ impl Stalled {
 
     /// Notes that a source which was asked at `asked` has failed now.
     pub(crate) fn note_failure(&mut self, origin: &str, asked: Instant, now: Instant) {
-        self.0.retain(|_, until| now < *until);
         if now.saturating_duration_since(asked) >= SLOW {
-            self.0.insert(origin.to_owned(), now + PAUSE);
+            self.leave_alone(origin, now, PAUSE);
         }
+    }
+
+    /// Notes that a source is not to be asked for a while.
+    pub(crate) fn leave_alone(&mut self, origin: &str, now: Instant, pause: Duration) {
+        self.0.retain(|_, until| now < *until);
+        self.0.insert(origin.to_owned(), now + pause);
     }
 }
 
@@ -48,7 +53,8 @@ mod tests {
         stalled.note_failure("stalls", asked, failed);
         assert!(stalled.has("stalls", failed) && stalled.has("stalls", failed + PAUSE / 2));
         assert!(!stalled.has("refuses", failed) && !stalled.has("stalls", failed + PAUSE));
-        stalled.note_failure("other", failed + PAUSE, failed + PAUSE);
-        assert!(stalled.0.is_empty(), "they are forgotten");
+        stalled.leave_alone("full", failed + PAUSE, PAUSE);
+        assert!(stalled.has("full", failed + PAUSE), "it is left alone at once");
+        assert_eq!(stalled.0.len(), 1, "former ones are forgotten");
     }
 }

@@ -40,6 +40,10 @@ pub(crate) struct State {
     parked: Vec<u32>,
     pub(crate) retry_at: Option<Instant>,
     pauses: u32,
+    /// Time until which no more connections are made: the source has refused one beside others.
+    pub(crate) enough_until: Option<Instant>,
+    /// Threads that connect now.
+    pub(crate) connecting: usize,
     /// Reason why blocks wait.
     pub(crate) problem: Option<String>,
     /// Reason why the last block is not in the cache file.
@@ -67,6 +71,8 @@ impl State {
             parked: Vec::new(),
             retry_at: None,
             pauses: 0,
+            enough_until: None,
+            connecting: 0,
             problem: None,
             file_problem: None,
             background: Background::default(),

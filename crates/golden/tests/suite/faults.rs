@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::servers::{BLOCK, Fault, Server, image};
+use crate::servers::{BLOCK, Fault, Second, Server, image};
 use crate::sources::{open, read, spec, wait_until};
 
 /// Disk whose first block is in memory.
@@ -134,6 +134,33 @@ fn a_missing_image_is_an_error_unless_the_host_has_had_it() {
         if matches!(fault, Fault::Error(_)) {
             server.served.set_fault(Some(fault));
             assert_eq!(open(&server.source, &cache).identity(), disk.identity());
+        }
+    }
+}
+
+/// `qemu-nbd` serves one client by default, and lets others wait without a word.
+#[test]
+fn a_server_for_one_connection_serves_everything_with_it() {
+    let bytes = image(64);
+    for second in [Second::Wait, Second::Refuse] {
+        let (cache, server) = (TempDir::new().unwrap(), Server::nbd(bytes.clone()));
+        let disk = Arc::new(open(&server.source, &cache));
+        let client = Client::new(&(disk.clone() as Arc<dyn Disk>));
+        wait_until(|| server.served.connections() == 0);
+        server.served.set_second(second);
+        let send = |at: u64| client.send(RequestKind::Read, at, BLOCK as u64, Vec::new(), 0);
+        let sent: Vec<_> = (0..64).map(|block| send(block * BLOCK as u64)).collect();
+        for (sent, expected) in sent.into_iter().zip(bytes.chunks(BLOCK)) {
+            let (outcome, data) = sent.wait();
+            outcome.unwrap();
+            assert!(data == expected);
+        }
+        assert_eq!((server.served.totals(), disk.problem()), ((64, 1), None));
+        let (turned_away, given_up) = server.served.turned_away();
+        match second {
+            Second::Wait => assert_eq!(given_up, 0, "requests waited for another connection"),
+            // Each thread tries once.
+            Second::Refuse => assert!(turned_away < 16, "{turned_away} connections"),
         }
     }
 }

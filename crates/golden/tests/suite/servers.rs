@@ -23,6 +23,20 @@ pub(crate) struct Served {
     fault_changed: Condvar,
     /// Number of replies that stall.
     stalled: AtomicUsize,
+    /// How connections beside the first are served, if they are not.
+    second: Mutex<Option<Second>>,
+    connections: AtomicUsize,
+    /// Number of connections that were not served, and of those that have ended.
+    turned_away: AtomicUsize,
+    given_up: AtomicUsize,
+}
+
+/// What a server for one connection does with another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Second {
+    Refuse,
+    /// Lets it wait, as `qemu-nbd` does.
+    Wait,
 }
 
 /// Fault of a server.
@@ -63,6 +77,38 @@ impl Served {
     pub(crate) fn set_fault(&self, fault: Option<Fault>) {
         *self.fault.lock().unwrap() = fault;
         self.fault_changed.notify_all();
+    }
+
+    /// Serves one connection at a time from now on.
+    pub(crate) fn set_second(&self, second: Second) {
+        *self.second.lock().unwrap() = Some(second);
+    }
+
+    /// Returns the number of connections.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of connections that were not served, and of those that have ended.
+    pub(crate) fn turned_away(&self) -> (usize, usize) {
+        (self.turned_away.load(Ordering::Relaxed), self.given_up.load(Ordering::Relaxed))
+    }
+
+    /// Serves a connection. The end of the client or of the server is no error of the test.
+    fn serve(&self, mut stream: TcpStream, with: fn(TcpStream, &Self) -> std::io::Result<()>) {
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        let second = self.second.lock().unwrap().filter(|_| before > 0);
+        _ = match second {
+            None => with(stream, self),
+            Some(second) => {
+                self.turned_away.fetch_add(1, Ordering::Relaxed);
+                // The client sends nothing before it is greeted: the read waits until it leaves.
+                let end = if second == Second::Wait { stream.read(&mut [0]) } else { Ok(0) };
+                self.given_up.fetch_add(1, Ordering::Relaxed);
+                end.map(drop)
+            }
+        };
+        self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns the number of replies that stall now.
@@ -142,7 +188,7 @@ fn serve(
         for stream in listener.incoming().flatten() {
             let served = Arc::clone(&served);
             // A client that hangs up ends its thread.
-            std::thread::spawn(move || with(stream, &served));
+            std::thread::spawn(move || served.serve(stream, with));
         }
     });
 }

@@ -1,6 +1,7 @@
 //! Every kind of source gives the same bytes; a changed source is never mixed.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use disk::conformance::Client;
 use disk::{Disk, RequestKind};
@@ -10,6 +11,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::servers::{BLOCK, Server, image};
+
+/// Far more time than anything here takes, even on a busy host.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(crate) fn spec(source: &Value, cache: &TempDir) -> GoldenImage {
     serde_json::from_value(json!({"source": source, "cache": cache.path()})).unwrap()
@@ -21,8 +25,10 @@ pub(crate) fn open(source: &Value, cache: &TempDir) -> GoldenDisk {
 
 /// Waits for something that no event tells.
 pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
     while !is_so() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(began.elapsed() < DEADLINE, "it does not happen");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
