@@ -29,6 +29,7 @@ use clap::{CommandFactory, Parser};
 
 use commands::{Command, NotACall};
 use model::spec::SpecError;
+use terminal::Interrupt;
 use toolstack::recipe_disks::RecipeDiskError;
 
 /// Exit code of wrong usage, as in clap.
@@ -59,7 +60,11 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             logging::write_line(&format!("ringway: {error:#}"));
-            if is_usage(&error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+            match error.downcast_ref::<Interrupt>() {
+                Some(interrupt) => ExitCode::from(interrupt.exit_code()),
+                None if is_usage(&error) => ExitCode::from(USAGE),
+                None => ExitCode::FAILURE,
+            }
         }
     };
     logging::flush();

@@ -14,26 +14,20 @@ use toolstack::hangup;
 const DISABLED: u8 = 0;
 
 /// A signal that asks this process to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Interrupt {
     /// SIGINT: Ctrl-C.
+    #[error("interrupted")]
     Int,
     /// SIGTERM: kill(1) or a service manager.
+    #[error("asked to end by SIGTERM")]
     Term,
     /// SIGHUP: the terminal is gone.
+    #[error("the terminal was closed")]
     Hup,
 }
 
 impl Interrupt {
-    /// Returns the name for messages.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Int => "interrupted",
-            Self::Term => "asked to end by SIGTERM",
-            Self::Hup => "the terminal was closed",
-        }
-    }
-
     /// Returns 128 plus the signal number, as in shells.
     pub(crate) fn exit_code(self) -> u8 {
         match self {

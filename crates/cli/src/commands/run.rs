@@ -127,7 +127,7 @@ fn exit_code(outcome: Outcome<Interrupt>, timeout: Option<Duration>) -> ExitCode
             ExitCode::from(TIMED_OUT)
         }
         Outcome::Stopped(interrupt) => {
-            logging::write_line(&format!("ringway: {}; the machine was ended", interrupt.name()));
+            logging::write_line(&format!("ringway: {interrupt}; the machine was ended"));
             ExitCode::from(interrupt.exit_code())
         }
     }

@@ -276,7 +276,7 @@ async fn heed(
 
 /// Prints that a signal has ended the demo.
 fn stopped(interrupt: Interrupt) -> ExitCode {
-    logging::write_line(&format!("ringway: {}; the demo is ended", interrupt.name()));
+    logging::write_line(&format!("ringway: {interrupt}; the demo is ended"));
     ExitCode::from(interrupt.exit_code())
 }
 
