@@ -109,7 +109,7 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
                 is_silent = false;
                 let made = link.make(image);
                 image.state().connecting -= 1;
-                if made.is_err_and(|error| is_enough(image, &error)) {
+                if made.is_err_and(|error| is_superfluous(image, &error)) {
                     return;
                 }
             }
@@ -125,19 +125,19 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
     }
 }
 
-/// Judges a failed connection. Returns whether the thread is to end, because others have connections:
-/// servers limit their number, and may let one more wait without an answer (`qemu-nbd` takes one).
-/// Without any connection the source is gone.
-fn is_enough(image: &CachedImage, error: &SourceError) -> bool {
+/// Notes a failed connection. Returns whether the thread is superfluous, because others have
+/// connections: servers limit their number, and may let one more wait without an answer (`qemu-nbd`
+/// takes one). Without any connection the source is gone.
+fn is_superfluous(image: &CachedImage, error: &SourceError) -> bool {
     let mut state = image.state();
     let connections = image.connections.load(Ordering::Relaxed);
-    if connections == 0 || state.threads[Lane::Source as usize] < 2 {
+    let is_limit = matches!(error, SourceError::Unreachable(_)) && connections > 0;
+    if !is_limit || state.threads[Lane::Source as usize] < 2 {
         drop(state);
         drop(note_gone(image, error));
         return false;
     }
-    let now = Instant::now();
-    let source = image.source.to_string();
+    let (now, source) = (Instant::now(), image.source.to_string());
     if state.enough_until.is_none() {
         tracing::info!(
             "the source {source} does not take more connections than {connections} ({error}); \
@@ -146,9 +146,9 @@ fn is_enough(image: &CachedImage, error: &SourceError) -> bool {
         );
     }
     state.enough_until = Some(now + ENOUGH);
-    Stalled::of_process().leave_alone(&source, now, ENOUGH);
     state.threads[Lane::Source as usize] -= 1;
     drop(state);
+    Stalled::of_process().leave_alone(&source, now, ENOUGH);
     // Its blocks are for those that have connections.
     image.bell.notify_all();
     true

@@ -47,6 +47,8 @@ pub(super) struct NicSessionBackend<'a> {
     control_settings: Option<ControlSettings>,
     /// Ticket of a continued session, used when it has a receive ring.
     barrier_ticket: Option<BarrierTicket>,
+    /// True once the log has told that the front-end lost the driver's features.
+    told_loss: bool,
 }
 
 impl<'a> NicSessionBackend<'a> {
@@ -62,6 +64,7 @@ impl<'a> NicSessionBackend<'a> {
             channel,
             control_settings: None,
             barrier_ticket: None,
+            told_loss: false,
         }
     }
 
@@ -185,7 +188,7 @@ impl Backend for NicSessionBackend<'_> {
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
         self.forget_driver();
-        if are_lost(features) {
+        if are_lost(features) && !std::mem::replace(&mut self.told_loss, true) {
             tracing::warn!(
                 nic = %self.nic.spec.socket.display(),
                 "the front-end does not know which features its driver accepted: QEMU before 8.0 \
