@@ -100,8 +100,7 @@ impl Served {
         let until = Instant::now() + QUIET_DEADLINE;
         loop {
             let (before, done) = (refused(self), self.done.load(Ordering::Relaxed));
-            // Beside other work, a worker that is deferred needs long for that.
-            eventually_by(until, "it is served", || self.done.load(Ordering::Relaxed) > done + 100);
+            eventually_by(until, "it is served", || self.done.load(Ordering::Relaxed) > done + 20);
             if refused(self) == before {
                 return;
             }
@@ -117,7 +116,9 @@ impl Served {
             now.queues.reason == reason && refusals(now, reason) > before
         });
         let done = self.done.load(Ordering::Relaxed);
-        eventually("it is served", || self.done.load(Ordering::Relaxed) > done + 20);
+        // Beside other work, a worker that is deferred needs long for that.
+        let until = Instant::now() + QUIET_DEADLINE;
+        eventually_by(until, "it is served", || self.done.load(Ordering::Relaxed) > done + 20);
         eventually("the reason is told", || {
             let stats = self.caller.stats();
             let verdict = judge(&DiskFacts::new(&stats, &stats, &stats.disks[0]));
