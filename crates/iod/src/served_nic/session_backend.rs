@@ -191,8 +191,8 @@ impl Backend for NicSessionBackend<'_> {
         if are_lost(features) && !std::mem::replace(&mut self.told_loss, true) {
             tracing::warn!(
                 nic = %self.nic.spec.socket.display(),
-                "the front-end does not know which features its driver accepted: QEMU before 8.0 \
-                 loses them if the guest starts its driver while QEMU is not connected; the guest \
+                "the front-end does not know which features its driver accepted: QEMU 7.2 loses \
+                 them if the guest starts its driver while QEMU is not connected; the guest \
                  is served without receive offloads until it starts its driver again"
             );
         }

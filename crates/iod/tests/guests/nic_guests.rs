@@ -259,7 +259,7 @@ fn a_guest_has_its_nic_after_a_death_while_no_driver_runs() {
     speaks(guests);
 }
 
-/// QEMU before 8.0 loses the features of a driver that starts while it is not connected.
+/// QEMU 7.2 loses the features of a driver that starts while it is not connected.
 #[test]
 fn a_guest_has_its_nic_if_its_driver_starts_while_no_worker_runs() {
     let mut io = Io::start();

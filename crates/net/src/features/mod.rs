@@ -127,7 +127,7 @@ impl OfferedFeatures {
 const SESSION: u64 = 1 << 26 | 1 << 30;
 
 /// Returns whether the front-end has lost the features that its driver accepted. A driver of
-/// version 1 accepts at least one. QEMU before 8.0 loses them if a driver starts while no backend
+/// version 1 accepts at least one. QEMU 7.2 loses them if a driver starts while no backend
 /// is connected.
 pub fn are_lost(bits: u64) -> bool {
     bits & !SESSION == 0
