@@ -75,7 +75,9 @@ pub(crate) fn fetch(image: &Arc<CachedImage>, block: u32, purpose: Purpose, link
         drop(state);
         return image.fail(block, IoError::Storage(Errno::IO));
     }
-    note_gone(image, &error).park(block, purpose);
+    let mut state = image.state();
+    note_gone(image, &mut state, &error);
+    state.park(block, purpose);
 }
 
 /// Ends the flight of a block that is there.

@@ -36,6 +36,14 @@ enum Work {
     End,
 }
 
+/// Outcome of a look for work.
+enum Found {
+    Work(Work),
+    Nothing,
+    /// The source is gone or the rate is reached until this time.
+    NothingUntil(Instant),
+}
+
 /// Starts a thread for each lane that has none.
 ///
 /// # Errors
@@ -109,7 +117,7 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
                 is_silent = false;
                 let made = link.make(image);
                 image.state().connecting -= 1;
-                if made.is_err_and(|error| is_superfluous(image, &error)) {
+                if made.is_err_and(|error| note_failed_connection(image, &error)) {
                     return;
                 }
             }
@@ -128,13 +136,12 @@ fn run(image: &Arc<CachedImage>, lane: Lane) {
 /// Notes a failed connection. Returns whether the thread is superfluous, because others have
 /// connections: servers limit their number, and may let one more wait without an answer (`qemu-nbd`
 /// takes one). Without any connection the source is gone.
-fn is_superfluous(image: &CachedImage, error: &SourceError) -> bool {
+fn note_failed_connection(image: &CachedImage, error: &SourceError) -> bool {
     let mut state = image.state();
     let connections = image.connections.load(Ordering::Relaxed);
     let is_limit = matches!(error, SourceError::Unreachable(_)) && connections > 0;
     if !is_limit || state.threads[Lane::Source as usize] < 2 {
-        drop(state);
-        drop(note_gone(image, error));
+        note_gone(image, &mut state, error);
         return false;
     }
     let (now, source) = (Instant::now(), image.source.to_string());
@@ -154,14 +161,12 @@ fn is_superfluous(image: &CachedImage, error: &SourceError) -> bool {
     true
 }
 
-/// Notes that the source is gone. Returns the state, so that blocks can wait.
-pub(crate) fn note_gone<'a>(image: &'a CachedImage, error: &SourceError) -> MutexGuard<'a, State> {
-    let mut state = image.state();
+/// Notes that the source is gone, so that requests wait.
+pub(crate) fn note_gone(image: &CachedImage, state: &mut State, error: &SourceError) {
     if state.problem.is_none() {
         tracing::warn!("the golden image {}: {error}; requests wait", image.source);
     }
     state.pause(error.to_string());
-    state
 }
 
 /// Stores the boot set, if enough is new.
@@ -183,34 +188,12 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool, is_connected: bool) -
     let mut state = image.state();
     loop {
         let now = Instant::now();
-        let mut until =
-            (!was_silent || state.users == 0 || state.threads[at] > 1).then_some(silent_at);
-        if lane == Lane::Source && state.retry(now) {
-            image.bell.notify_all();
-        }
-        let connects_first = lane == Lane::Source && !is_connected && state.retry_at.is_none();
-        if !connects_first && let Some(block) = state.queues[at].pop_front() {
-            return Work::Load(block, Purpose::Request);
-        }
-        if connects_first && state.queues[at].len() > state.connecting {
-            state.connecting += 1;
-            return Work::Connect;
-        }
-        // Requests come first, also when the source is gone.
-        if lane == Lane::Source && state.queues[at].is_empty() {
-            match state.retry_at.map_or_else(|| next_ahead(image, &mut state), Next::At) {
-                Next::Block(block, purpose) if connects_first => {
-                    state.flights.remove(&block);
-                    state.background.end(block, purpose, false);
-                    state.connecting += 1;
-                    return Work::Connect;
-                }
-                Next::Block(block, purpose) => return Work::Load(block, purpose),
-                Next::Check => return Work::Check,
-                Next::At(at) => until = Some(at),
-                Next::Nothing => {}
-            }
-        }
+        let until = match find(image, &mut state, lane, is_connected, now) {
+            Found::Work(work) => return work,
+            Found::NothingUntil(until) => Some(until),
+            Found::Nothing if was_silent && state.users > 0 && state.threads[at] == 1 => None,
+            Found::Nothing => Some(silent_at),
+        };
         let waited = match until {
             Some(until) if until <= now => {
                 // The last thread stays while a disk uses the image.
@@ -229,6 +212,55 @@ fn next(image: &CachedImage, lane: Lane, was_silent: bool, is_connected: bool) -
         };
         state = waited.unwrap_or_else(|state| state);
     }
+}
+
+/// Finds work of a lane for a thread. Requests come first, also when the source is gone.
+fn find(
+    image: &CachedImage,
+    state: &mut State,
+    lane: Lane,
+    is_connected: bool,
+    now: Instant,
+) -> Found {
+    let at = lane as usize;
+    if lane == Lane::CacheFile {
+        let block = state.queues[at].pop_front();
+        return block
+            .map_or(Found::Nothing, |block| Found::Work(Work::Load(block, Purpose::Request)));
+    }
+    if state.retry(now) {
+        image.bell.notify_all();
+    }
+    // While the source is gone, a thread without a connection lets the blocks wait.
+    let connects_first = !is_connected && state.retry_at.is_none();
+    let queue = &mut state.queues[at];
+    if connects_first && !queue.is_empty() {
+        // One connection for each block is enough.
+        return if queue.len() > state.connecting {
+            begin_connecting(state)
+        } else {
+            Found::Nothing
+        };
+    }
+    if let Some(block) = queue.pop_front() {
+        return Found::Work(Work::Load(block, Purpose::Request));
+    }
+    match state.retry_at.map_or_else(|| next_ahead(image, state), Next::At) {
+        Next::Block(block, purpose) if connects_first => {
+            state.flights.remove(&block);
+            state.background.end(block, purpose, false);
+            begin_connecting(state)
+        }
+        Next::Block(block, purpose) => Found::Work(Work::Load(block, purpose)),
+        Next::Check => Found::Work(Work::Check),
+        Next::At(at) => Found::NothingUntil(at),
+        Next::Nothing => Found::Nothing,
+    }
+}
+
+fn begin_connecting(state: &mut State) -> Found {
+    state.connecting += 1;
+    Found::Work(Work::Connect)
 }
 
 /// Begins the flight of the next block to fetch ahead.

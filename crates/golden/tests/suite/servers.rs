@@ -23,7 +23,7 @@ pub(crate) struct Served {
     fault_changed: Condvar,
     /// Number of replies that stall.
     stalled: AtomicUsize,
-    /// How connections beside the first are served, if they are not.
+    /// Policy for connections beside the first. Without one, all are served.
     second: Mutex<Option<Second>>,
     connections: AtomicUsize,
     /// Number of connections that were not served, and of those that have ended.
@@ -31,7 +31,7 @@ pub(crate) struct Served {
     given_up: AtomicUsize,
 }
 
-/// What a server for one connection does with another one.
+/// Policy of a server for connections beside the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Second {
     Refuse,

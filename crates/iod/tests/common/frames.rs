@@ -56,6 +56,18 @@ pub fn send(guest: &mut Guest, frame: &[u8]) {
     guest.send_frame(0, &PLAIN, frame).unwrap();
 }
 
+/// Lets station 1 ask all and station 2 answer, twenty times. Runs `after` after each time.
+pub fn talk(one: &mut Guest, two: &mut Guest, mut after: impl FnMut(&Guest)) {
+    for round in 0..20 {
+        let (ask, answer) = (frame(0xff, 1, &format!("{round}")), frame(1, 2, "here"));
+        send(one, &ask);
+        assert_eq!(received(two), ask);
+        send(two, &answer);
+        assert_eq!(received(one), answer);
+        after(one);
+    }
+}
+
 /// Builds an ARP request for the host's address.
 pub fn question() -> Vec<u8> {
     let arp =

@@ -163,7 +163,10 @@ impl Io {
 
     /// Starts a program whose worker continues when its keeper is killed.
     pub fn lasting(options: &[&str]) -> Self {
-        let folder = folder();
+        Self::lasting_in(folder(), options)
+    }
+
+    fn lasting_in(folder: TempDir, options: &[&str]) -> Self {
         let control = folder.path().join("control");
         let text = control.to_str().unwrap().to_owned();
         let words = ["--control", &text];
@@ -178,9 +181,7 @@ impl Io {
 
     /// Starts another program in the folder of this one, which has ended.
     pub fn again(self) -> Self {
-        let Self { process, folder, .. } = self;
-        drop(process);
-        Self::through_in(folder, &["env"], &[])
+        Self::lasting_in(self.folder, &["--die-with-parent"])
     }
 
     /// As [`Io::through`], with this folder.

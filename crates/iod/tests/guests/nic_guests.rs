@@ -207,7 +207,8 @@ fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
-/// Guest script that stops the NIC's driver, starts it again after a line on the console, and pings.
+/// Guest script that stops the NIC's driver, starts it again after a line on the console, pings, and
+/// streams both ways.
 const NO_DRIVER: &str = r#"
 V=$(basename $(readlink -f /sys/class/net/eth0/device))
 echo $V >/sys/bus/virtio/drivers/virtio_net/unbind
@@ -217,8 +218,8 @@ echo $V >/sys/bus/virtio/drivers/virtio_net/bind
 ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up || exit 4
 echo 'a driver'
 for n in $(seq 60); do ping -c 1 -W 1 10.9.0.2 && break; done || exit 3
-[ $n = 60 ] && exit 3
-iperf3 -c 10.9.0.2 -n 4M && iperf3 -c 10.9.0.2 -n 4M -R || exit 5
+until iperf3 -c 10.9.0.2 -n 4M; do sleep 0.2; done
+iperf3 -c 10.9.0.2 -n 4M -R || exit 5
 "#;
 
 /// Starts two guests. The one without a driver comes first; both are ready.
