@@ -17,39 +17,41 @@ const FAILED: u8 = b'!';
 
 /// Code of [`SectorGuest`]. Firmware loads it at 0x7c00, and the disk that it came from is 0x80.
 #[rustfmt::skip]
-const COMMANDS: [u8; 0x89] = [
+const COMMANDS: [u8; 0x93] = [
     0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, // 00: xor ax, ax; mov ds, ax; mov ss, ax
     0xbc, 0x00, 0x7c,                   // 06: mov sp, 0x7c00
-    0xe8, 0x5d, 0x00,                   // 09: next: call take
-    0x3c, b'w', 0x74, 0x30,             // 0c: cmp al, 'w'; je write
-    0x3c, b'r', 0x74, 0x3d,             // 10: cmp al, 'r'; je read
-    0x3c, b'b', 0x74, 0x1f,             // 14: cmp al, 'b'; je reset
-    0x3c, b'p', 0x74, 0x12,             // 18: cmp al, 'p'; je off
+    0xe8, 0x67, 0x00,                   // 09: next: call take
+    0x3c, b'w', 0x74, 0x3a,             // 0c: cmp al, 'w'; je write
+    0x3c, b'r', 0x74, 0x47,             // 10: cmp al, 'r'; je read
+    0x3c, b'b', 0x74, 0x26,             // 14: cmp al, 'b'; je reset
+    0x3c, b'p', 0x74, 0x16,             // 18: cmp al, 'p'; je off
     0xb0, READY,                        // 1c: mov al, READY
-    0x50,                               // 1e: answer: push ax
-    0xba, 0xfd, 0x03, 0xec,             // 1f: full: mov dx, 0x3fd; in al, dx
-    0xa8, 0x20, 0x74, 0xf8,             // 23: test al, 0x20; jz full
-    0x58, 0xba, 0xf8, 0x03, 0xee,       // 27: pop ax; mov dx, 0x3f8; out dx, al
-    0xeb, 0xdb,                         // 2c: jmp next
-    0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, // 2e: off: mov dx, 0x604; mov ax, 0x2000
-    0xef, 0xeb, 0x06,                   // 34: out dx, ax; jmp halt
-    0xba, 0xf9, 0x0c, 0xb0, 0x06, 0xee, // 37: reset: mov dx, 0xcf9; mov al, 6; out dx, al
-    0xf4, 0xeb, 0xfd,                   // 3d: halt: hlt; jmp halt
-    0xe8, 0x26, 0x00, 0xa2, 0x81, 0x7c, // 40: write: call take; mov [block], al
-    0xe8, 0x20, 0x00, 0xa2, 0x00, 0x80, // 46: call take; mov [0x8000], al
-    0xb8, 0x00, 0x43, 0xeb, 0x08,       // 4c: mov ax, 0x4300; jmp disk
-    0xe8, 0x15, 0x00, 0xa2, 0x81, 0x7c, // 51: read: call take; mov [block], al
-    0xb4, 0x42,                         // 57: mov ah, 0x42
-    0xbe, 0x79, 0x7c, 0xb2, 0x80,       // 59: disk: mov si, packet; mov dl, 0x80
-    0xcd, 0x13, 0xa0, 0x00, 0x80,       // 5e: int 0x13; mov al, [0x8000]
-    0x73, 0xb9,                         // 63: jnc answer
-    0xb0, FAILED, 0xeb, 0xb5,           // 65: mov al, FAILED; jmp answer
-    0xba, 0xfd, 0x03, 0xec,             // 69: take: mov dx, 0x3fd; in al, dx
-    0xa8, 0x01, 0x75, 0x03,             // 6d: test al, 1; jnz got
-    0xf4, 0xeb, 0xf5,                   // 71: hlt until the timer's next interrupt; jmp take
-    0xba, 0xf8, 0x03, 0xec, 0xc3,       // 74: got: mov dx, 0x3f8; in al, dx; ret
-    16, 0, 1, 0, 0x00, 0x80, 0, 0,      // 79: packet: its size, one sector, to 0:0x8000
-    0, 0, 0, 0, 0, 0, 0, 0,             // 81: block
+    0xe8, 0x02, 0x00, 0xeb, 0xe6,       // 1e: answer: call say; jmp next
+    0x50,                               // 23: say: push ax
+    0xba, 0xfd, 0x03, 0xec,             // 24: full: mov dx, 0x3fd; in al, dx
+    0xa8, 0x20, 0x74, 0xf8,             // 28: test al, 0x20; jz full
+    0x58, 0xba, 0xf8, 0x03, 0xee, 0xc3, // 2c: pop ax; mov dx, 0x3f8; out dx, al; ret
+    0xe8, 0xee, 0xff,                   // 32: off: call say
+    0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, // 35: mov dx, 0x604; mov ax, 0x2000
+    0xef, 0xeb, 0x09,                   // 3b: out dx, ax; jmp halt
+    0xe8, 0xe2, 0xff,                   // 3e: reset: call say
+    0xba, 0xf9, 0x0c, 0xb0, 0x06, 0xee, // 41: mov dx, 0xcf9; mov al, 6; out dx, al
+    0xf4, 0xeb, 0xfd,                   // 47: halt: hlt; jmp halt
+    0xe8, 0x26, 0x00, 0xa2, 0x8b, 0x7c, // 4a: write: call take; mov [block], al
+    0xe8, 0x20, 0x00, 0xa2, 0x00, 0x80, // 50: call take; mov [0x8000], al
+    0xb8, 0x00, 0x43, 0xeb, 0x08,       // 56: mov ax, 0x4300; jmp disk
+    0xe8, 0x15, 0x00, 0xa2, 0x8b, 0x7c, // 5b: read: call take; mov [block], al
+    0xb4, 0x42,                         // 61: mov ah, 0x42
+    0xbe, 0x83, 0x7c, 0xb2, 0x80,       // 63: disk: mov si, packet; mov dl, 0x80
+    0xcd, 0x13, 0xa0, 0x00, 0x80,       // 68: int 0x13; mov al, [0x8000]
+    0x73, 0xaf,                         // 6d: jnc answer
+    0xb0, FAILED, 0xeb, 0xab,           // 6f: mov al, FAILED; jmp answer
+    0xba, 0xfd, 0x03, 0xec,             // 73: take: mov dx, 0x3fd; in al, dx
+    0xa8, 0x01, 0x75, 0x03,             // 77: test al, 1; jnz got
+    0xf4, 0xeb, 0xf5,                   // 7b: hlt until the timer's next interrupt; jmp take
+    0xba, 0xf8, 0x03, 0xec, 0xc3,       // 7e: got: mov dx, 0x3f8; in al, dx; ret
+    16, 0, 1, 0, 0x00, 0x80, 0, 0,      // 83: packet: its size, one sector, to 0:0x8000
+    0, 0, 0, 0, 0, 0, 0, 0,             // 8b: block
 ];
 
 /// Returns a boot sector with this code, which firmware loads at 0x7c00.
@@ -65,8 +67,9 @@ pub fn bootable(code: &[u8]) -> Vec<u8> {
     sector
 }
 
-/// Guest that obeys letters on its serial line. It uses its first disk through firmware, and ends
-/// as an operating system does: by ACPI's power control and by the chipset's reset register.
+/// Guest that obeys letters on its serial line, and answers each command. It uses its first disk
+/// through firmware, and ends as an operating system does: by ACPI's power control and by the
+/// chipset's reset register.
 #[derive(Debug)]
 pub struct SectorGuest {
     line: UnixStream,
@@ -118,20 +121,21 @@ impl SectorGuest {
         self.command(&[b'r', block])
     }
 
-    /// Makes the guest reset itself. Returns before it has.
+    /// Makes the guest reset itself. Returns once the guest has taken the command: QEMU drops what
+    /// it has not read yet when a client of the line goes.
     ///
     /// # Errors
-    /// [`Error::Io`] if the guest has ended.
+    /// As [`connect`](Self::connect).
     pub fn reboot(mut self) -> Result<()> {
-        self.send(b"b")
+        self.command(b"b").map(drop)
     }
 
-    /// Makes the guest power itself off. Returns before it has.
+    /// Makes the guest power itself off. Returns as [`reboot`](Self::reboot) does.
     ///
     /// # Errors
-    /// [`Error::Io`] if the guest has ended.
+    /// As [`connect`](Self::connect).
     pub fn power_off(mut self) -> Result<()> {
-        self.send(b"p")
+        self.command(b"p").map(drop)
     }
 
     fn command(&mut self, command: &[u8]) -> Result<u8> {
