@@ -87,3 +87,23 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .downcast_ref::<std::io::Error>()
         .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asserts that clap breaks no line of paragraphs that are already in lines.
+    fn assert_width(command: &clap::Command) {
+        let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for paragraph in text.split("\n\n").filter(|text| text.contains('\n')) {
+            let fits = paragraph.lines().all(|line| line.chars().count() <= 100);
+            assert!(fits, "{}: {paragraph}", command.get_name());
+        }
+        command.get_subcommands().for_each(assert_width);
+    }
+
+    #[test]
+    fn lines_of_help_fit() {
+        assert_width(&Arguments::command());
+    }
+}

@@ -34,8 +34,8 @@ const BLOCK_BYTES: u64 = 64 << 10;
   ringway golden boot-set import win10.boot --cache /var/cache/ringway
   ringway golden clean --cache /var/cache/ringway --keep 200G
 
-IMAGE is the id of a disk on the image, or the identity that status shows. Exit codes: 0 done, 1 failed
-(the cause is on standard error), 2 wrong usage.")]
+IMAGE is the id of a disk on the image, or the identity that status shows. Exit codes: 0 done, 1
+failed (the cause is on standard error), 2 wrong usage.")]
 pub(crate) struct Golden {
     #[command(subcommand)]
     action: Action,
@@ -71,9 +71,9 @@ struct Status {
   ringway golden warm d1 --rate 20M
   ringway golden warm d1 --cancel
 
-The command returns at once; status shows the progress. Requests of machines go first. A second warm
-sets another rate. Fetching ends when the last disk on the image is detached, and when the ringway-io
-restarts; blocks that are in the cache file stay.")]
+The command returns at once; status shows the progress. Requests of machines go first. A second
+warm sets another rate. Fetching ends when the last disk on the image is detached, and when the
+ringway-io restarts; blocks that are in the cache file stay.")]
 struct Warm {
     /// Id of a disk on the image, or identity of the image
     image: String,
@@ -93,8 +93,8 @@ struct Warm {
   ringway golden clean --cache /var/cache/ringway                   (all that is unused for 30 days)
   ringway golden clean --cache /var/cache/ringway --unused-for 0 --keep 200G
 
-A file goes with its boot set and its digest, the one first whose last use is longest ago. A file that a
-process uses never goes.")]
+A file goes with its boot set and its digest, the one first whose last use is longest ago. A file
+that a process uses never goes.")]
 struct Clean {
     /// Cache directory, as in the backend of the disks
     #[arg(long, value_name = "DIR")]
@@ -132,8 +132,8 @@ struct Export {
 #[command(after_help = "Example:
   ringway golden boot-set import win10.boot --cache /var/cache/ringway
 
-The next ringway-io that opens the image fetches these blocks ahead. So import the boot set before the
-first machine on the image starts here.")]
+The next ringway-io that opens the image fetches these blocks ahead. So import the boot set before
+the first machine on the image starts here.")]
 struct Import {
     /// File that export has printed
     file: PathBuf,
@@ -174,10 +174,11 @@ impl Status {
     async fn execute(self) -> anyhow::Result<()> {
         let all = served(&self.sockets).await?;
         if self.json {
-            let rows = all.iter().map(
-                |one| json!({"control": one.control.display().to_string(), "disks": one.disks, "golden": one.golden}),
-            );
-            return print(&Value::Array(rows.collect()).to_string());
+            let row = |one: &Served| {
+                let control = one.control.display().to_string();
+                json!({"control": control, "disks": one.disks, "golden": one.golden})
+            };
+            return print(&Value::Array(all.iter().map(row).collect()).to_string());
         }
         if all.is_empty() {
             return print("no disk of this host is on a golden image");

@@ -13,7 +13,8 @@ use toolstack::binaries;
 #[command(
     disable_help_flag = true,
     after_help = "Examples:\n  ringway lab list\n  ringway lab run blk-baseline --quick\n\n\
-                  Exit codes of `run`: 0 every bar was met, 3 a bar was missed, 4 none was missed but one is undecided"
+                  Exit codes of `run`: 0 every bar was met, 3 a bar was missed, 4 none was missed\n\
+                  but one is undecided"
 )]
 pub(crate) struct Lab {
     /// list, run NAME [--quick], report; see `ringway lab --help`

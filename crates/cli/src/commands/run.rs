@@ -21,11 +21,13 @@ const TIMED_OUT: u8 = 124;
 /// Options of `ringway run`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Disks: PATH[,OPTION]... with the options format=raw|qcow2|vhd, backing=PATH, \
-backing-format=raw|qcow2|vhd, ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES|storage, poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, on-full=wait|error, iops=N and bps=SIZE \
-(caps on requests and bytes a second). PATH is an \
-image file (raw unless its format is stated, which is never guessed), a block device, or null:SIZE or memory:SIZE; double a comma in a path.
-The position of a --disk decides its PCI address: give them in the same order at every start.
+    after_help = "Disks: PATH[,OPTION]... with the options format=raw|qcow2|vhd, backing=PATH,
+backing-format=raw|qcow2|vhd, ro, serial=S, queues=N, cache=none|writeback,
+block-size=BYTES|storage, poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT,
+on-full=wait|error, iops=N and bps=SIZE (caps on requests and bytes a second). PATH is an image
+file (raw unless its format is stated, which is never guessed), a block device, or null:SIZE or
+memory:SIZE; double a comma in a path. The position of a --disk decides its PCI address: give them
+in the same order at every start.
 
 Examples:
   ringway run --kernel vmlinuz --initrd initramfs.img --disk disk.raw

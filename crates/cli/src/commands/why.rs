@@ -38,8 +38,8 @@ The verdict compares two samples, so it describes the present. Earlier slow requ
 flight recorder, which stores requests that took over 10 ms and ten medians, and the slowest of
 each minute. Works while the storage hangs.
 
-For a VM, the first line tells where the time of its last boot went, or, while it starts, what it waits
-for. A VM that waits for its start has that line alone.
+For a VM, the first line tells where the time of its last boot went, or, while it starts, what it
+waits for. A VM that waits for its start has that line alone.
 
 Exit code 1 if the disk, NIC or VM does not exist, or is not served.")]
 pub(crate) struct Why {

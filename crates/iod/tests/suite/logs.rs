@@ -102,6 +102,9 @@ fn a_program_whose_log_was_cut_off_serves() {
     // The end of the group ends the program, too.
     let mut shell = Process::start(command.stdout(Stdio::null())).unwrap();
     eventually("it listens", || UnixStream::connect(&socket).is_ok());
+    let children = format!("/proc/{0}/task/{0}/children", shell.id());
+    let children = || std::fs::read_to_string(&children).unwrap();
+    eventually("`head` has ended", || children().split_whitespace().count() == 1);
     for byte in 0..3 {
         let mut guest = Guest::start(&socket, &Setup::default()).unwrap();
         let done = guest.run(0, &Request::write(1, &[byte; 512])).unwrap();

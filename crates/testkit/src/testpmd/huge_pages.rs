@@ -10,8 +10,11 @@ use crate::error::{Error, Result};
 const LIMIT: &str = "/proc/sys/vm/nr_overcommit_hugepages";
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const CACHES: &str = "/proc/sys/vm/drop_caches";
+/// Huge pages that other tests and experiments may use at the same time, in MiB.
+const OTHERS_MIB: u64 = 4096;
 
-/// Raises the host's limit of huge pages to `mib` MiB, if it is lower. Needs root.
+/// Raises the host's limit of huge pages, if it is lower, so that `mib` MiB are available beside
+/// other tests. Needs root.
 ///
 /// Reserves none: the pages are ordinary memory while no program uses them, so the limit stays
 /// raised. If page cache fills the memory, for example after a build, this drops its clean pages.
@@ -19,7 +22,7 @@ const CACHES: &str = "/proc/sys/vm/drop_caches";
 /// # Errors
 /// [`Error::Io`] if the limit cannot be read or raised.
 pub fn allow(mib: u64) -> Result<()> {
-    raise(mib)?;
+    raise(mib + OTHERS_MIB)?;
     if !can_be_had(mib) {
         // Other processes may have taken all pages just now. A program that gets none reports that.
         drop_caches()?;

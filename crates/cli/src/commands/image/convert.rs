@@ -23,9 +23,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
       --backing /img/base.raw --backing-format raw
 
 The new image has the whole disk and no backing. Zeroes take no space in it. It appears when it is
-complete: an error or Ctrl-C leaves nothing. No program may write the source meanwhile. For a longer
-chain, repeat --backing and --backing-format from the top down. With --layers, the new image takes the
-place of the first images of the chain; it is qcow2 if it lies over another one.")]
+complete: an error or Ctrl-C leaves nothing. No program may write the source meanwhile. For a
+longer chain, repeat --backing and --backing-format from the top down. With --layers, the new
+image takes the place of the first images of the chain; it is qcow2 if it lies over another one.")]
 pub(super) struct Convert {
     #[command(flatten)]
     source: Target,

@@ -58,10 +58,10 @@ impl ForeignFormat {
   ringway image import disk.vmdk /img/a.raw --format vmdk --to raw
   ringway image import disk.vdi /img/b.qcow2 --format vdi --to qcow2
 
-qemu-img reads the image, without privileges: it can open no other file, so images in several files
-and images over others are refused. The new image appears when it is complete: an error or Ctrl-C
-leaves nothing. It needs room for the bytes of the disk, and with --to qcow2 or vhd for the new image
-besides.")]
+qemu-img reads the image, without privileges: it can open no other file, so images in several
+files and images over others are refused. The new image appears when it is complete: an error or
+Ctrl-C leaves nothing. It needs room for the bytes of the disk, and with --to qcow2 or vhd for the
+new image besides.")]
 pub(super) struct Import {
     /// Image to read
     path: PathBuf,

@@ -21,9 +21,10 @@ use crate::commands::sr::{self, Sr};
   ringway image tree /srv/vm-disks --json
 
 Each image stands below the one that it lies over, with the space that it uses and the disks whose
-top it is. `orphan` is an image that no record names: `xe sr-scan` makes a disk of it, or says why not. `missing` is a file that a
-record names. `merged` images become one in the background. Names come from ringwayd, if a storage
-repository is given by its name or UUID; a folder is read without it. Nothing is changed.")]
+top it is. `orphan` is an image that no record names: `xe sr-scan` makes a disk of it, or says why
+not. `missing` is a file that a record names. `merged` images become one in the background. Names
+come from ringwayd, if a storage repository is given by its name or UUID; a folder is read without
+it. Nothing is changed.")]
 pub(super) struct Tree {
     /// Storage repository of ringwayd by its name or UUID, or its folder (sr=NAME if a file has the
     /// same name)

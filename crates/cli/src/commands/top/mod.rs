@@ -35,15 +35,15 @@ storage repository and one for all networks. Processes that start later appear b
 Rates and latencies are those of the time between two samples; p99 is since attach. `where` is the
 stage in which requests spent most of that time: ring, cap, device or back. `cpu` is the part of a
 reactor's thread that the disk took; `oldest` is the age of the oldest request under way.
-`polled` says what its queues do when they have nothing to do: they look for requests (pays, probing,
-always), or sleep, for the reason that is shown; `-` of a disk that waits for nothing. The head says
-what reactors spent on looking.
+`polled` says what its queues do when they have nothing to do: they look for requests (pays,
+probing, always), or sleep, for the reason that is shown; `-` of a disk that waits for nothing.
+The head says what reactors spent on looking.
 
 `ring broken` in the state: the guest's driver broke a virtqueue, which waits until the guest resets
 the device. `ringway why ID` has the cause.
 
-NICs have a table of their own: `ring to ring` is the mean time of frames from their sender's ring to
-the NIC's, and its p99 that of its slowest queue since it was plugged in.
+NICs have a table of their own: `ring to ring` is the mean time of frames from their sender's ring
+to the NIC's, and its p99 that of its slowest queue since it was plugged in.
 
 Keys: the letter in brackets in the head of a column sorts by it, again turns the order round;
 q or Ctrl-C ends.")]

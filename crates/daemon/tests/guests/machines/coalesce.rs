@@ -1,12 +1,9 @@
 //! Snapshots, merges of their images, clones and a revert while a guest writes and verifies.
 
-use std::os::unix::fs::symlink;
-use std::process::Command;
 use std::time::Duration;
 
 use model::spec::Backend;
 use testkit::is_soak;
-use testkit::process::find_binary;
 use testkit::ringwayd::Shell;
 use xenapi::Value;
 use xenapi::client::Record;
@@ -185,12 +182,8 @@ fn layers_of(world: &mut World, device: &str) -> usize {
 
 /// The operator sees which image belongs to what.
 fn shown_as_tree(world: &mut World, machine: &Machine) {
-    let run = world.daemon.dir().join("run");
-    // The socket of this daemon is elsewhere.
-    symlink(world.daemon.socket(), run.join("ringwayd.sock")).unwrap();
     let place = place(world, machine).text("uuid").to_owned();
-    let mut command = Command::new(find_binary("ringway").unwrap());
-    let output = command.args(["image", "tree", &place, "--run"]).arg(run).output().unwrap();
+    let output = world.ringway(&["image", "tree", &place]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let disk = world.record("VDI", &machine.disk).text("uuid").to_owned();
     let lines: Vec<_> = text.lines().collect();
