@@ -172,6 +172,7 @@ mod keyed_locks;
 pub mod machines;
 pub mod net;
 pub mod open_files;
+mod process_exit;
 pub mod process_group;
 pub mod qemu;
 pub mod recipe_disks;

@@ -17,5 +17,6 @@ mod metrics;
 mod pam;
 mod places;
 mod slices;
+mod stopped;
 mod tls;
 mod units;

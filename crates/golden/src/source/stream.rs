@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use model::spec::HostPort;
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -53,7 +54,8 @@ impl DeadlineStream {
         let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // The kernel waits so long for a place in the listener's backlog.
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(DEADLINE))?;
-        net::connect(&socket, &SocketAddrUnix::new(path)?)
+        let address = SocketAddrUnix::new(path)?;
+        retry_on_intr(|| net::connect(&socket, &address))
             .map_err(|error| timed_out(error.into()))?;
         Ok(Self { socket: Socket::Unix(socket.into()), deadline })
     }
@@ -66,6 +68,21 @@ impl DeadlineStream {
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Makes a call with the time that is left, and again if it is interrupted: a socket with a
+    /// timeout reports that to a process that was stopped and goes on (`signal(7)`).
+    fn within<T>(
+        &mut self,
+        mut call: impl FnMut(&mut Socket, Duration) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            let left = self.left().map_err(timed_out)?;
+            match call(&mut self.socket, left) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                ended => return ended.map_err(timed_out),
+            }
+        }
     }
 }
 
@@ -81,8 +98,7 @@ fn timed_out(error: io::Error) -> io::Error {
 
 impl Read for DeadlineStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let left = self.left().map_err(timed_out)?;
-        match &mut self.socket {
+        self.within(|socket, left| match socket {
             Socket::Tcp(stream) => {
                 stream.set_read_timeout(Some(left))?;
                 stream.read(out)
@@ -91,15 +107,13 @@ impl Read for DeadlineStream {
                 stream.set_read_timeout(Some(left))?;
                 stream.read(out)
             }
-        }
-        .map_err(timed_out)
+        })
     }
 }
 
 impl Write for DeadlineStream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let left = self.left().map_err(timed_out)?;
-        match &mut self.socket {
+        self.within(|socket, left| match socket {
             Socket::Tcp(stream) => {
                 stream.set_write_timeout(Some(left))?;
                 stream.write(data)
@@ -108,8 +122,7 @@ impl Write for DeadlineStream {
                 stream.set_write_timeout(Some(left))?;
                 stream.write(data)
             }
-        }
-        .map_err(timed_out)
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -119,7 +132,20 @@ impl Write for DeadlineStream {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+
+    use rustix::thread::{Pid, gettid};
+
     use super::*;
+
+    /// Waits until a thread of this process sleeps.
+    fn until_asleep(thread: Pid) {
+        let stat = format!("/proc/self/task/{thread}/stat");
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn a_listener_with_a_full_backlog_is_given_up() {
@@ -129,7 +155,18 @@ mod tests {
         net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         net::listen(&socket, 0).unwrap();
         let _first = DeadlineStream::unix(&path).unwrap();
-        let error = DeadlineStream::unix(&path).unwrap_err();
+        let (sender, thread) = channel();
+        let second = std::thread::spawn(move || {
+            sender.send(gettid()).unwrap();
+            DeadlineStream::unix(&path).unwrap_err()
+        });
+        until_asleep(thread.recv().unwrap());
+        // This process is stopped meanwhile, as by Ctrl-Z, and goes on.
+        let script = "kill -STOP $PPID
+            until grep -q '^State:.T' /proc/$PPID/status; do :; done
+            kill -CONT $PPID";
+        assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+        let error = second.join().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 }

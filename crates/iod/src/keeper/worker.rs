@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::store::Store;
@@ -207,7 +207,7 @@ impl Worker {
     pub(super) fn has_ended(&mut self, patience: Duration) -> bool {
         let mut ended = [PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN)];
         let patience = Timespec::try_from(patience).ok();
-        let over = matches!(poll(&mut ended, patience.as_ref()), Ok(1..));
+        let over = matches!(retry_on_intr(|| poll(&mut ended, patience.as_ref())), Ok(1..));
         over && self.reap().is_ok()
     }
 

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -81,7 +81,7 @@ impl Link {
     pub(crate) fn is_closed(&self) -> io::Result<bool> {
         // The kernel always reports hang-up, without a request.
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];
-        poll(&mut fds, Some(&Timespec::default()))?;
+        retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())))?;
         Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
     }
 

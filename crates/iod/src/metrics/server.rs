@@ -143,6 +143,22 @@ impl Stream {
         }
     }
 
+    /// Makes a call within the time that is left, and again if it is interrupted: a socket with a
+    /// timeout reports that to a process that was stopped and goes on (`signal(7)`).
+    fn within<T>(
+        &mut self,
+        deadline: Instant,
+        mut call: impl FnMut(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            self.until(deadline)?;
+            match call(self) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                ended => return ended,
+            }
+        }
+    }
+
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Unix(stream) => stream.read(out),
@@ -187,8 +203,7 @@ fn answer(mut stream: Stream, scraped: &ScrapeHandler) -> io::Result<()> {
     for part in [header.as_str(), body] {
         let mut rest = part.as_bytes();
         while !rest.is_empty() {
-            stream.until(deadline)?;
-            let count = stream.write(rest)?;
+            let count = stream.within(deadline, |stream| stream.write(rest))?;
             rest = rest.get(count..).unwrap_or_default();
         }
     }
@@ -196,7 +211,7 @@ fn answer(mut stream: Stream, scraped: &ScrapeHandler) -> io::Result<()> {
     // Closing with unread bytes would reset the connection and could lose the reply.
     let deadline = Instant::now() + CLOSE_GRACE;
     let mut rest = [0; 1024];
-    while stream.until(deadline).is_ok() && matches!(stream.read(&mut rest), Ok(1..)) {}
+    while matches!(stream.within(deadline, |stream| stream.read(&mut rest)), Ok(1..)) {}
     Ok(())
 }
 
@@ -208,8 +223,7 @@ fn read_head(stream: &mut Stream, deadline: Instant) -> io::Result<Option<Vec<u8
         if head.len() > HEADER_MAX {
             return Ok(Some(head));
         }
-        stream.until(deadline)?;
-        match stream.read(&mut chunk)? {
+        match stream.within(deadline, |stream| stream.read(&mut chunk))? {
             0 if head.is_empty() => return Ok(None),
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => head.extend_from_slice(chunk.get(..count).unwrap_or_default()),

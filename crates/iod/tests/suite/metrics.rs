@@ -1,11 +1,13 @@
 //! Content of a scrape, and its syntax.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::common::*;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::openmetrics::{Page, ask, read, scrape, value};
 use testkit::process::eventually;
@@ -242,4 +244,33 @@ fn the_dashboard_uses_only_what_is_there() {
     for name in used {
         assert!(there.contains(&name), "the dashboard uses {name}, which is not there");
     }
+}
+
+/// Counts the threads of a process with this name that sleep.
+fn asleep(pid: u32, name: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let stat = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stat.filter(|stat| stat.contains(&format!("({name}) S "))).count()
+}
+
+/// As by `systemctl freeze`, while a scraper has sent a part of its request.
+#[test]
+fn a_scrape_goes_on_after_its_process_was_stopped() {
+    let folder = folder();
+    let socket = folder.path().join("metrics");
+    let io = Io::start_with(&["--metrics", &format!("unix:{}", socket.display())]);
+    let worker = io.process.worker().unwrap().unwrap();
+    let idle = asleep(worker.id(), "metrics");
+    let mut scraper = UnixStream::connect(&socket).unwrap();
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    eventually("the rest is waited for", || asleep(worker.id(), "metrics") > idle);
+    worker.signal(Signal::STOP).unwrap();
+    let status = format!("/proc/{}/status", worker.id());
+    let is_stopped = || std::fs::read_to_string(&status).unwrap().contains("State:\tT");
+    eventually("the process has stopped", is_stopped);
+    worker.signal(Signal::CONT).unwrap();
+    scraper.write_all(b"Host: x\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    scraper.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
 }

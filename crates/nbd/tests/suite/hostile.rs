@@ -103,6 +103,8 @@ fn stuff(stream: &mut UnixStream, message: &[u8], at_most: usize) -> usize {
         match stream.write(message) {
             Ok(count) => taken += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return taken,
+            // This process was stopped, and goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error}"),
         }
     }

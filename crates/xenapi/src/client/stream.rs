@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{self, AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::{ClientConnection, StreamOwned};
@@ -213,7 +213,8 @@ fn unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(left(until)))?;
-    match net::connect(&socket, &SocketAddrUnix::new(path)?) {
+    let address = SocketAddrUnix::new(path)?;
+    match retry_on_intr(|| net::connect(&socket, &address)) {
         Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
         connected => {
             connected?;

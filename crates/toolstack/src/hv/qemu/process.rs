@@ -3,11 +3,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::process_exit::exits_within;
 
 /// Process, referred to by a pidfd.
 #[derive(Debug)]
@@ -44,8 +46,7 @@ impl Process {
 
     /// Returns whether the process has exited.
     pub(super) fn is_gone(&self) -> bool {
-        let mut descriptors = [PollFd::new(self.descriptor.get_ref(), PollFlags::IN)];
-        poll(&mut descriptors, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        exits_within(self.descriptor.get_ref(), Duration::ZERO)
     }
 
     /// Sends SIGKILL. Does nothing if the process has exited.

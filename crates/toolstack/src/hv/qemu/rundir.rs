@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use model::id::{Domid, Uuid, VmId};
 use model::spec::MAX_SOCKET_PATH_BYTES;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
 use super::process_output::{self, ProcessOutput};
@@ -171,7 +172,7 @@ impl RunDir {
     pub(super) fn lock(&self) -> io::Result<File> {
         let file = self.output().create()?;
         // The pipe is new, so others lock it only for a short check.
-        flock(&file, FlockOperation::LockExclusive)?;
+        retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
         Ok(file)
     }
 

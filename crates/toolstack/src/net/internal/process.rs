@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::process_exit::exits_within;
 
 /// Longest wait for a process to exit after each signal.
 const END_DEADLINE: Duration = Duration::from_secs(5);
@@ -66,9 +67,7 @@ pub(super) fn end(process: &OwnedFd) -> bool {
     [Signal::TERM, Signal::KILL].into_iter().any(|signal| {
         // The process may have exited already.
         let _gone = pidfd_send_signal(process, signal);
-        let mut ended = [PollFd::new(process, PollFlags::IN)];
-        let deadline = Timespec { tv_sec: END_DEADLINE.as_secs() as i64, tv_nsec: 0 };
-        poll(&mut ended, Some(&deadline)).is_ok_and(|ready| ready > 0)
+        exits_within(process, END_DEADLINE)
     })
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
 use super::{InternalError, Name, Subnet};
@@ -62,7 +63,7 @@ impl NetworkStore {
         let taken = tokio::task::spawn_blocking(move || -> io::Result<File> {
             fs::create_dir_all(root)?;
             let file = File::options().create(true).append(true).open(lock)?;
-            flock(&file, FlockOperation::LockExclusive)?;
+            retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
             Ok(file)
         });
         let taken = taken.await.unwrap_or_else(|error| Err(io::Error::other(error)));

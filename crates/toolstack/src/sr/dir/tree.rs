@@ -19,7 +19,7 @@ use model::id::{Uuid, VdiId};
 use model::image::ImageFormat;
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::directory::{SrDirectory, location, volume};
 use super::marker::{MARKER, Marker};
@@ -40,7 +40,7 @@ impl SrDirectory<'_> {
     pub(super) fn lock_records(&self) -> RecordLock<'_> {
         // The lock protects no value.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let _unlocked = flock(&self.fd, FlockOperation::LockExclusive);
+        let _unlocked = retry_on_intr(|| flock(&self.fd, FlockOperation::LockExclusive));
         RecordLock { directory: self.fd.as_fd(), _turn: turn }
     }
 

@@ -1,11 +1,11 @@
 //! Processes that have been killed, but still have files open.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::process_exit::exits_within;
 
 /// `PF_EXITING` of the flags in `/proc/PID/stat` (proc(5)): the kernel ends this thread.
 const EXITING: u64 = 4;
@@ -20,17 +20,10 @@ pub(super) fn wait_end(pid: u32, at_most: Duration) -> bool {
         Err(error) => return error == Errno::SRCH,
     };
     if !is_ending(pid) {
-        return has_ended(&process, Duration::ZERO);
+        return exits_within(&process, Duration::ZERO);
     }
     tracing::info!("waiting for the end of process {pid}");
-    has_ended(&process, at_most)
-}
-
-fn has_ended(process: &OwnedFd, at_most: Duration) -> bool {
-    let mut ended = [PollFd::new(process, PollFlags::IN)];
-    let deadline =
-        Timespec { tv_sec: at_most.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: 0 };
-    poll(&mut ended, Some(&deadline)).is_ok_and(|ready| ready > 0)
+    exits_within(&process, at_most)
 }
 
 fn is_ending(pid: u32) -> bool {

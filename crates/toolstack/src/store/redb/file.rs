@@ -11,7 +11,7 @@ use std::time::Duration;
 use ::redb::backends::FileBackend;
 use ::redb::{Builder, Database, Error as RedbError};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::super::error::Holder;
 use super::ending::wait_end;
@@ -79,7 +79,7 @@ pub(super) fn wait_lock_released(path: &Path) {
     tracing::info!("waiting for {}, which an ended process still has open", path.display());
     let (sender, free) = mpsc::channel();
     let waits = thread::Builder::new().name("state lock".to_owned()).spawn(move || {
-        let _ = flock(&file, FlockOperation::LockExclusive);
+        let _ = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
         drop(file);
         let _ = sender.send(());
     });
