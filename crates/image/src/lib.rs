@@ -75,6 +75,7 @@ mod error;
 mod extent;
 mod file;
 pub mod format;
+mod growth;
 pub mod journal;
 pub mod map;
 pub mod owner;

@@ -3,11 +3,16 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+/// Returns the time left until `deadline`, but never zero, which sockets treat as no timeout.
+pub(crate) fn timeout_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
 
 /// Connects to `path`. Each wait on the connection, including the connect itself, ends after
 /// `limit`. Without a limit, a stopped or hanging server whose backlog is full would block its
@@ -19,16 +24,24 @@ pub(crate) fn dial(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
     let socket = socket_with(kind.0, kind.1, kind.2, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
-    match retry_on_intr(|| connect(&socket, &address)) {
-        Ok(()) => Ok(socket.into()),
-        Err(Errno::AGAIN) => {
-            let what =
-                format!("server did not accept the connection within {} s", limit.as_secs_f64());
-            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    let deadline = Instant::now() + limit;
+    loop {
+        set_socket_timeout(&socket, Timeout::Send, Some(timeout_until(deadline)))?;
+        match connect(&socket, &address) {
+            // This process was stopped meanwhile, and goes on.
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let seconds = limit.as_secs_f64();
+                let what = format!("server did not accept the connection within {seconds} s");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+            connected => {
+                connected?;
+                set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+                return Ok(socket.into());
+            }
         }
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use model::spec::HostPort;
-use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -52,11 +51,12 @@ impl DeadlineStream {
         let deadline = Instant::now() + DEADLINE;
         let flags = SocketFlags::CLOEXEC;
         let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The kernel waits so long for a place in the listener's backlog.
-        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(DEADLINE))?;
         let address = SocketAddrUnix::new(path)?;
-        retry_on_intr(|| net::connect(&socket, &address))
-            .map_err(|error| timed_out(error.into()))?;
+        within(deadline, |left| {
+            // The kernel waits so long for a place in the listener's backlog.
+            sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+            Ok(net::connect(&socket, &address)?)
+        })?;
         Ok(Self { socket: Socket::Unix(socket.into()), deadline })
     }
 
@@ -64,24 +64,19 @@ impl DeadlineStream {
     pub(super) fn begin(&mut self) {
         self.deadline = Instant::now() + DEADLINE;
     }
+}
 
-    fn left(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-    }
-
-    /// Makes a call with the time that is left, and again if it is interrupted: a socket with a
-    /// timeout reports that to a process that was stopped and goes on (`signal(7)`).
-    fn within<T>(
-        &mut self,
-        mut call: impl FnMut(&mut Socket, Duration) -> io::Result<T>,
-    ) -> io::Result<T> {
-        loop {
-            let left = self.left().map_err(timed_out)?;
-            match call(&mut self.socket, left) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                ended => return ended.map_err(timed_out),
-            }
+/// Makes a call with the time that is left until `deadline`, and again if it is interrupted: a
+/// socket with a timeout reports that to a process that was stopped and goes on (`signal(7)`).
+fn within<T>(deadline: Instant, mut call: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(timed_out(io::ErrorKind::TimedOut.into()));
+        }
+        match call(left) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ended => return ended.map_err(timed_out),
         }
     }
 }
@@ -98,7 +93,7 @@ fn timed_out(error: io::Error) -> io::Error {
 
 impl Read for DeadlineStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.within(|socket, left| match socket {
+        within(self.deadline, |left| match &mut self.socket {
             Socket::Tcp(stream) => {
                 stream.set_read_timeout(Some(left))?;
                 stream.read(out)
@@ -113,7 +108,7 @@ impl Read for DeadlineStream {
 
 impl Write for DeadlineStream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.within(|socket, left| match socket {
+        within(self.deadline, |left| match &mut self.socket {
             Socket::Tcp(stream) => {
                 stream.set_write_timeout(Some(left))?;
                 stream.write(data)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::connect::timeout_until;
 use crate::keeper_link::{Link, MAX_DESCRIPTORS};
 use crate::served_disk::DiskHandoverState;
 
@@ -20,8 +21,6 @@ use crate::served_disk::DiskHandoverState;
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 /// Most descriptors of a disk or NIC: three for each queue, one for each region, and a handful.
 const MAX_DESCRIPTORS_OF_ONE: usize = 2048;
-/// Shortest timeout that the kernel supports. Zero would mean no timeout.
-const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Range of formats that a program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,7 +129,7 @@ pub(super) fn send_message(
     what: &impl Serialize,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), HandoverError> {
-    let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
+    let left = timeout_until(deadline);
     set_socket_timeout(way, Timeout::Send, Some(left)).map_err(io::Error::from)?;
     way.send(what, fds).map_err(failed)
 }
@@ -140,7 +139,7 @@ pub(super) fn receive_message<T: DeserializeOwned>(
     way: &Link,
     deadline: Option<Instant>,
 ) -> Result<(T, Vec<OwnedFd>), HandoverError> {
-    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()).max(SHORTEST));
+    let left = deadline.map(timeout_until);
     set_socket_timeout(way, Timeout::Recv, left).map_err(io::Error::from)?;
     way.receive().map_err(failed)?.ok_or(HandoverError::Gone)
 }
@@ -221,6 +220,8 @@ fn read<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::super::DISK_FORMATS;
+    use std::time::Duration;
+
     use super::*;
 
     fn read_disk(text: &[u8]) -> Result<DiskHandoverState, HandoverError> {

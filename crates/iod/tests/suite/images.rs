@@ -1,10 +1,12 @@
 //! Images that cannot be served, and images that another program uses.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::process::{Command, Output};
 
+use crate::common::sectors::{connect, write};
 use crate::common::*;
+use serde_json::json;
 use tempfile::TempDir;
 use testkit::process::{Backend, StorageDaemon, Target};
 
@@ -106,4 +108,19 @@ fn we_see_the_lock_of_qemu() {
     assert!(stderr.contains("in use"), "{stderr}");
     drop(theirs);
     drop(blk(&folder.path().join("a"), &["--blk-file", &image, "--cache", "writeback"]));
+}
+
+#[test]
+fn one_write_to_a_large_disk_takes_little_space() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    for format in ["qcow2", "vhd"] {
+        let path = io.socket(&format!("image.{format}"));
+        let image = json!({"path": path, "format": format, "size": 100_u64 << 30});
+        caller.call("image.create", image).unwrap();
+        caller.disk("disk.attach", io.spec(format, json!({format: {"file": path}})));
+        write(&mut connect(&io.socket(format)), 1_000_000, 1);
+        let bytes = path.metadata().unwrap().blocks() * 512;
+        assert!(bytes <= 5 << 20, "{format}: {bytes}");
+    }
 }

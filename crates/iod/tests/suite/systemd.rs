@@ -9,6 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, recv};
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::eventually;
@@ -25,7 +27,8 @@ fn manager(address: &SocketAddr) -> UnixDatagram {
 
 fn hear(manager: &UnixDatagram) -> String {
     let mut bytes = [0; 256];
-    let got = manager.recv(&mut bytes).unwrap();
+    // A process that is stopped and goes on is interrupted.
+    let got = retry_on_intr(|| Ok(recv(manager, &mut bytes, RecvFlags::empty())?.0)).unwrap();
     String::from_utf8(bytes[..got].to_vec()).unwrap()
 }
 

@@ -10,7 +10,7 @@ mod nics;
 
 use std::io::Write;
 use std::process::{ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cpus;
 use crate::error::Result;
@@ -28,6 +28,12 @@ const PROMPT: &str = "testpmd> ";
 /// Deadline for the start: testpmd touches all of its memory.
 const SET_UP: Duration = Duration::from_secs(60);
 
+/// Output of a testpmd that finds too few huge pages. If the host has free ones, it counts these
+/// alone, and not those that the kernel would provide. Other programs leave a few for moments.
+const NO_MEMORY: &str = "Not enough memory available";
+/// Pause before the next start without memory. No event tells when others release pages.
+const MEMORY_PAUSE: Duration = Duration::from_millis(100);
+
 /// A running testpmd.
 #[derive(Debug)]
 pub struct Testpmd {
@@ -38,12 +44,25 @@ pub struct Testpmd {
 
 impl Testpmd {
     /// Starts a testpmd with these arguments for its environment and for itself. It runs on one CPU
-    /// of the host, or on all that this process may use. Returns when it accepts commands.
+    /// of the host, or on all that this process may use. Returns when it accepts commands. Waits for
+    /// memory if other programs use it.
     ///
     /// # Errors
     /// [`crate::Error::Missing`] if it is not installed, [`crate::Error::Process`] with its output
     /// if it ends or does not become ready.
     pub fn start(cpu: Option<usize>, environment: &[String], own: &[String]) -> Result<Self> {
+        let until = Instant::now() + SET_UP;
+        loop {
+            match Self::start_once(cpu, environment, own) {
+                Err(error) if error.to_string().contains(NO_MEMORY) && Instant::now() < until => {
+                    std::thread::sleep(MEMORY_PAUSE);
+                }
+                started => return started,
+            }
+        }
+    }
+
+    fn start_once(cpu: Option<usize>, environment: &[String], own: &[String]) -> Result<Self> {
         let mut command = Command::new(find_tool("stdbuf", "coreutils")?);
         // Without line buffering, its output would follow the next prompt.
         command.arg("--output=L").arg(find_tool("dpdk-testpmd", "dpdk-dev")?);

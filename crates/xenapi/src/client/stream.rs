@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{self, AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::{ClientConnection, StreamOwned};
@@ -212,13 +212,14 @@ fn left(until: Instant) -> Duration {
 fn unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(left(until)))?;
     let address = SocketAddrUnix::new(path)?;
-    match retry_on_intr(|| net::connect(&socket, &address)) {
-        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
-        connected => {
-            connected?;
-            Ok(UnixStream::from(socket))
+    loop {
+        set_socket_timeout(&socket, Timeout::Send, Some(left(until)))?;
+        match net::connect(&socket, &address) {
+            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            // This process was stopped meanwhile, and goes on.
+            Err(Errno::INTR) => {}
+            connected => return Ok(connected.map(|()| UnixStream::from(socket))?),
         }
     }
 }

@@ -65,7 +65,7 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
     /// Makes the file larger by some clusters.
     pub(super) async fn grow(&mut self) -> Result<(), ImageError> {
         let cluster = self.image.header.cluster_bytes();
-        let mut step = self.space.growth_bytes.next_multiple_of(cluster);
+        let mut step = self.space.growth.step(self.space.len).next_multiple_of(cluster);
         let start = self.space.len.next_multiple_of(cluster);
         loop {
             match self.grow_to(start.saturating_add(step)).await {

@@ -28,6 +28,7 @@ use super::image::Image;
 use super::l2::L1Entry;
 use crate::format::Access;
 use crate::format::{Format, Pieces};
+use crate::growth::Growth;
 use crate::map::{Layout, Place, Word};
 use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
@@ -96,9 +97,9 @@ impl<F: ImageFile + Clone> Qcow2Format<F> {
         &mut self.image
     }
 
-    /// Sets the bytes by which the file grows.
+    /// Sets the most bytes by which the file grows at a time.
     pub(crate) fn set_growth(&mut self, bytes: u64) {
-        self.space.growth_bytes = bytes;
+        self.space.growth = Growth::at_most(bytes);
     }
 
     fn entries_per_table(&self) -> u64 {

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::Qcow2Format;
+use crate::growth::Growth;
 use crate::qcow2::refcounts::Refcounts;
 use crate::tables::SLICE_BYTES;
 use crate::tables::TableRange;
 use crate::{ImageError, ImageFile};
-
-/// Bytes by which the file grows, if the storage has so many.
-const GROWTH_BYTES: u64 = 64 << 20;
 
 /// Free clusters, and those that are allocated in memory only.
 #[derive(Debug)]
@@ -29,7 +27,7 @@ pub(super) struct Space {
     pub(super) len: u64,
     /// Clusters that surely have space on the storage.
     pub(super) reserved: Range<u64>,
-    pub(super) growth_bytes: u64,
+    pub(super) growth: Growth,
 }
 
 /// Clusters of a new table.
@@ -50,8 +48,7 @@ impl Space {
             table: None,
             len,
             reserved: 0..0,
-            // A small disk never needs that much.
-            growth_bytes: GROWTH_BYTES.min(size),
+            growth: Growth::of_disk(size),
         }
     }
 

@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::SECTOR;
 use super::image::Image;
 use crate::format::{Access, Format, Pieces};
+use crate::growth::Growth;
 use crate::map::{Layout, Place, Word};
 use crate::{ImageError, ImageFile};
 use granule::{BLOCK_BITS, GRANULE_BITS, GRANULE_BYTES, GranuleFormat, UNIT_BITS};
@@ -142,9 +143,9 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
         &mut self.image
     }
 
-    /// Sets the bytes by which the file grows.
+    /// Sets the most bytes by which the file grows at a time.
     pub(crate) fn set_growth(&mut self, bytes: u64) {
-        self.space.growth_bytes = bytes;
+        self.space.growth = Growth::at_most(bytes);
     }
 
     /// Returns the sizes of a block and of its bitmap in bytes.

@@ -4,13 +4,12 @@ use std::io;
 
 use super::VhdFormat;
 use super::granule::GRANULE_BYTES;
+use crate::growth::Growth;
 use crate::map::Place;
 use crate::vhd::SECTOR;
 use crate::vhd::image::{FooterState, UNUSED};
 use crate::{ImageError, ImageFile};
 
-/// Bytes by which the file grows, if the storage has so many.
-const GROWTH_BYTES: u64 = 64 << 20;
 /// Alignment of data in new blocks.
 const DATA_ALIGNMENT: u64 = 4096;
 
@@ -23,14 +22,13 @@ pub(super) struct Space {
     len: u64,
     /// Offsets of free places of whole blocks, which may be holes.
     pub(super) free: Vec<u64>,
-    pub(super) growth_bytes: u64,
+    pub(super) growth: Growth,
 }
 
 impl Space {
     /// Of a file of `len` bytes, for a disk of `size` bytes. No place is free yet.
     pub(super) fn new(len: u64, size: u64) -> Self {
-        let growth_bytes = GROWTH_BYTES.min(size);
-        Self { frontier: len, len, free: Vec::new(), growth_bytes }
+        Self { frontier: len, len, free: Vec::new(), growth: Growth::of_disk(size) }
     }
 }
 
@@ -112,8 +110,8 @@ impl<F: ImageFile + Clone> VhdFormat<F> {
 
     /// Makes the file at least `least` bytes long, with space for them and a footer at its end.
     async fn grow(&mut self, least: u64) -> Result<(), ImageError> {
-        let mut len =
-            least.max((self.space.len + self.space.growth_bytes).next_multiple_of(DATA_ALIGNMENT));
+        let step = self.space.growth.step(self.space.len);
+        let mut len = least.max((self.space.len + step).next_multiple_of(DATA_ALIGNMENT));
         loop {
             match self.grow_to(len).await {
                 Err(error) if error.is_full() && len > least => {
