@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::client::{Arrivals, Load, Window};
+use super::client::{Arrivals, Load, Pattern, Window};
 use super::image::Images;
 use super::medium::Medium;
 use super::systems::{Place, Poll, System};
@@ -34,6 +34,12 @@ const LEARNING: u32 = 4;
 
 /// Factor for the window of fio in a guest, whose boot takes longer than a window.
 const BOOTED: u32 = 4;
+
+/// Space of a first write, in bytes, from which the window has one length: the storage must have
+/// room for all of them, and a slow peer time for some.
+const LARGE_STRETCH: u64 = 1 << 20;
+/// Window of such first writes.
+const LARGE_STRETCHES: Duration = Duration::from_millis(100);
 
 /// One cell with its systems and their names.
 #[derive(Debug, Clone)]
@@ -168,17 +174,21 @@ pub(super) fn prepare(
         notes,
         plots: design.plots,
     };
-    let windows = cells.iter().map(|cell| {
-        let factor = match (options.window_ms, cell.load.arrivals, cell.reader) {
-            (None, Arrivals::Poisson(_), _) => LEARNING,
-            (None, _, Reader::GuestFio(_)) => BOOTED,
-            _ => 1,
-        };
-        let millis = options.window_ms.unwrap_or(design.window_ms);
-        Window::of(Duration::from_millis(millis) * factor)
-    });
-    let windows = windows.collect();
+    let window = |cell: &CellSpec| window(cell.load, cell.reader, options, design.window_ms);
+    let windows = cells.iter().map(window).collect();
     Ok(Box::new(PreparedExperiment { plan, cells, place, windows }))
+}
+
+/// Returns the window of a sample: the chosen one, or the usual one as it suits the load.
+pub(super) fn window(load: Load, reader: Reader, options: &Options, usual_ms: u64) -> Window {
+    let usual = Duration::from_millis(usual_ms);
+    Window::of(match (options.window_ms, load.arrivals, reader, load.pattern) {
+        (Some(millis), ..) => Duration::from_millis(millis),
+        (_, Arrivals::Poisson(_), ..) => usual * LEARNING,
+        (_, _, Reader::GuestFio(_), _) => usual * BOOTED,
+        (.., Pattern::EachOnce(LARGE_STRETCH..)) => LARGE_STRETCHES,
+        _ => usual,
+    })
 }
 
 struct PreparedExperiment {

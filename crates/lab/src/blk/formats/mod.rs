@@ -3,11 +3,10 @@
 mod disk;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Result;
 
-use super::cell::{CellSpec, Design, chosen, prepare};
+use super::cell::{CellSpec, Design, Reader, chosen, prepare, window};
 use super::client::{Access, Load, Pattern, Wait, Window};
 use super::fleet::BackendKind;
 use super::image::DISK_BYTES;
@@ -51,8 +50,9 @@ impl Experiment for Formats {
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let cells = chosen(cells(), options);
         let window_ms = if options.quick { 100 } else { 200 };
-        let window = Window::of(Duration::from_millis(options.window_ms.unwrap_or(window_ms)));
-        let bytes = cells.iter().map(|cell| disk::room_bytes(cell, window)).max().unwrap_or(0);
+        let window = |load| window(load, Reader::Client, options, window_ms);
+        let room = |cell: &CellSpec| disk::room_bytes(cell, window(cell.load));
+        let bytes = cells.iter().map(room).max().unwrap_or(0);
         let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
         disk::check_room(&scratch, bytes)?;
         versions(&[QEMU_IMG], None)?;
@@ -68,9 +68,11 @@ impl Experiment for Formats {
     }
 }
 
-fn note(window: Window) -> String {
-    let size =
-        |stretch| disk_bytes(Load { pattern: Pattern::EachOnce(stretch), ..small() }, window);
+fn note(window: impl Fn(Load) -> Window) -> String {
+    let size = |stretch| {
+        let load = Load { pattern: Pattern::EachOnce(stretch), ..small() };
+        disk_bytes(load, window(load))
+    };
     format!(
         "Both servers read and write files by direct I/O and poll as they do by default. The client \
          polls, writes, and never flushes: durable references are part of no figure, but both write \
