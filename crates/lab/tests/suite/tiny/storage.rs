@@ -8,8 +8,13 @@ use lab::storage::write_cache::WriteCache;
 
 use super::*;
 
+/// Time of a sample. Storage that other tests use, too, may answer no request for some tens of
+/// milliseconds.
+const WINDOW_MS: u64 = 300;
+
 fn quick(experiment: &dyn Experiment, only: &str) -> Results {
-    let options = Options { only: Some(only.into()), rounds: Some(1), ..tiny(false) };
+    let only = Some(only.into());
+    let options = Options { only, rounds: Some(1), window_ms: Some(WINDOW_MS), ..tiny(false) };
     run(experiment, &options, &mut Silent, &Arc::new(AtomicBool::new(false))).unwrap()
 }
 
