@@ -18,6 +18,7 @@ impl Growth {
         Self::at_most(MOST_BYTES.min(size))
     }
 
+    /// Returns a rule whose steps are at most so many bytes.
     pub(crate) fn at_most(bytes: u64) -> Self {
         Self { most_bytes: bytes }
     }

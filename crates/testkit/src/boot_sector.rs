@@ -122,7 +122,7 @@ impl SectorGuest {
     }
 
     /// Makes the guest reset itself. Returns once the guest has taken the command: QEMU drops what
-    /// it has not read yet when a client of the line goes.
+    /// the guest has not read yet when a client of the line goes.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).

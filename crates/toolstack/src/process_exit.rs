@@ -1,4 +1,4 @@
-//! Exits of processes that are no children of this one.
+//! Exits of processes that need not be children of this one.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Returns whether the process of a pidfd exits within `at_most`. Blocks until then.
+/// Returns whether the process of a pidfd has exited, or exits within `at_most`. Blocks meanwhile.
 pub(crate) fn exits_within(process: &OwnedFd, at_most: Duration) -> bool {
     let until = Instant::now() + at_most;
     loop {
